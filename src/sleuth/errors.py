@@ -4,6 +4,7 @@ SleuthError
 ├── UserError             the user can fix it: printed as one line, exit code 2
 │   ├── ConfigError       an unknown setting, a wrong type, a setting without effect
 │   ├── InputError        a file or folder that is missing, malformed, empty, or already exists
+│   │   └── NothingMade   an input from which a command can make nothing: exit code 4
 │   ├── MissingExtra      an optional dependency that is not installed
 │   ├── FunctionFailed    a user's function that raised or returned an invalid value
 │   └── ReplayMiss        a search that is not in the recording
@@ -23,6 +24,8 @@ class SleuthError(Exception):
 class UserError(SleuthError):
     """A problem that the user can fix: one sentence with problem, value, expectation and remedy."""
 
+    exit_code = 2
+
 
 class ConfigError(UserError):
     """A setting that is unknown, of the wrong type, or without effect."""
@@ -30,6 +33,12 @@ class ConfigError(UserError):
 
 class InputError(UserError):
     """A file or folder that is missing, malformed, empty, or already exists."""
+
+
+class NothingMade(InputError):
+    """An input from which a command can make nothing, such as documents without questions."""
+
+    exit_code = 4
 
 
 class MissingExtra(UserError):
@@ -60,6 +69,9 @@ class SearchUnavailable(SleuthError):
         super().__init__(f"search failed for the query {query!r}: {cause}")
         self.query = query
         self.cause = cause
+
+    def __reduce__(self) -> tuple[type["SearchUnavailable"], tuple[str, str]]:
+        return type(self), (self.query, self.cause)  # the default would pass the message
 
 
 class EngineFailure(SleuthError):

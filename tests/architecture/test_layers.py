@@ -19,6 +19,7 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"evaluate", "synthesis", "serve", "view"}),
     frozenset({"train"}),
     frozenset({"sft"}),
+    frozenset({"cluster"}),
     frozenset({"start", "bench", "doctor"}),
     frozenset({"api"}),
     frozenset({"cli"}),

@@ -13,7 +13,7 @@ PACKAGE = ROOT / "src" / "sleuth"
 BANNED = frozenset({"utils", "util", "common", "helpers", "helper", "misc", "info", "manager", "handler"})
 EMPTY_WORDS = ("Manager", "Handler", "Helper", "Utils", "Info")
 HOME = re.compile(r"/(?:home|Users)/\w|/(?:root)/")
-BINARY = frozenset({".safetensors", ".png", ".npy", ".pyc"})
+BINARY = frozenset({".safetensors", ".png", ".npy", ".pyc", ".zip"})
 
 
 def written_files() -> Iterator[Path]:

@@ -160,7 +160,7 @@ def alive(pid: int) -> bool:
     """Whether a process runs; one that nobody has waited for yet does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from sleuth.engines.base import Completion, Sampling
+from sleuth.engines.servers.process import ServerProcess, start
+from sleuth.engines.vllm.dialect import Vllm
 from sleuth.engines.vllm.engine import VllmEngine
-from sleuth.engines.vllm.server_process import ServerProcess, start
 from sleuth.model.packing import row
 from sleuth.model.policy import Policy
 from sleuth.runs.json_files import read_rows
@@ -39,7 +40,7 @@ def server(bench: Bench) -> Iterator[ServerProcess]:
     command, model = [os.environ["SLEUTH_VLLM"], "serve"], bench.path / "model"
     options, log = EAGER.split(), bench.path / "server.log"
     with start(
-        command, model, log, context=160, slots=8, dtype="float32", options=options, environment=QUIET
+        Vllm(), command, model, log, context=160, slots=8, dtype="float32", options=options, environment=QUIET
     ) as running:
         yield running
 

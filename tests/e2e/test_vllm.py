@@ -13,9 +13,10 @@ import torch
 from transformers import PreTrainedModel
 
 from sleuth.engines.base import Completion, Sampling
+from sleuth.engines.servers.process import ServerProcess, start
+from sleuth.engines.servers.weights import DiskTransport
+from sleuth.engines.vllm.dialect import Vllm
 from sleuth.engines.vllm.engine import VllmEngine
-from sleuth.engines.vllm.server_process import ServerProcess, start
-from sleuth.engines.vllm.weight_sync import DiskTransport
 from sleuth.model.tokens import Tokens
 
 pytestmark = [pytest.mark.e2e, pytest.mark.vllm]
@@ -28,6 +29,7 @@ EXACT = {"HF_HUB_OFFLINE": "1", "TRITON_INTERPRET": "0", "TRITON_F32_DEFAULT": "
 
 def started(folder: Path, name: str) -> ServerProcess:
     return start(
+        Vllm(),
         [os.environ["SLEUTH_VLLM"], "serve"],
         folder,
         folder / f"{name}.log",

@@ -24,7 +24,7 @@ from sleuth.model.policy import select_device, select_dtype
 from sleuth.model.tokens import Tokens
 from sleuth.records import Question
 from sleuth.retrieval.backends import open_pages, open_retriever, require_ready
-from sleuth.retrieval.retriever import NullRetriever
+from sleuth.retrieval.retriever import NullRetriever, Retriever
 from sleuth.runs.run import Run
 
 SEARCHES = "searches.jsonl"  # recorded searches of a run
@@ -32,18 +32,31 @@ INDEX_SETTINGS = ("kind", "k1", "b", "stemmer", "encoder", "record")  # fixed wh
 
 
 def build_agent(
-    config: Config, engine: Engine, tokens: Tokens, index: Path, recording: Path, tools: Sequence[Tool] | None = None
+    config: Config,
+    engine: Engine,
+    tokens: Tokens,
+    index: Path,
+    recording: Path,
+    tools: Sequence[Tool] | None = None,
+    retriever: Retriever | None = None,
 ) -> Agent:
-    """Build an agent from an engine and the configured tools, which are loaded unless given."""
-    toolbox = build_toolbox(config, index, recording, tools)
+    """Build an agent from an engine and the configured tools and retriever, which are opened unless given."""
+    toolbox = build_toolbox(config, index, recording, tools, retriever)
     grammar = protocol.make_protocol(config.agent.protocol, tokens, toolbox.tools)
     return Agent(engine, tokens, grammar, toolbox, config.agent, methods.make_method(config.agent))
 
 
-def build_toolbox(config: Config, index: Path, recording: Path, tools: Sequence[Tool] | None = None) -> Toolbox:
+def build_toolbox(
+    config: Config,
+    index: Path,
+    recording: Path,
+    tools: Sequence[Tool] | None = None,
+    retriever: Retriever | None = None,
+) -> Toolbox:
     """Build the agent's tools; searches are written to `recording` if `retrieval.record` is set."""
     searches = config.agent.method not in UNSEARCHED and config.has_index
-    retriever = open_retriever(config.retrieval, index, recording) if searches else NullRetriever()
+    if retriever is None:
+        retriever = open_retriever(config.retrieval, index, recording) if searches else NullRetriever()
     opens_pages = "access" in config.agent.tools or config.retrieval.pages is not None
     pages = open_pages(config.retrieval) if opens_pages else None
     return Toolbox(retriever, config.retrieval.k, pages=pages, tools=tuple(tools or load_tools(config.agent)))
@@ -99,6 +112,16 @@ def load_model_agent(model: str, questions: Path, index: str | None, settings: S
     require_effective(settings, ("agent.", "engine.", "retrieval.", "reward."))
     spec = _model_spec(model, AgentOptions(tuple(settings), index), questions)
     return spec.load(), spec.config
+
+
+def load_agent(source: str, questions: Path, index: str | None, settings: Sequence[str]) -> tuple[Agent, Config, Path]:
+    """Load the agent of a run or a model, with its config and weights folder; a run has its own index and settings."""
+    if not (Path(source) / "manifest.json").is_file():
+        return *load_model_agent(source, questions, index, settings), recipe.resolve_policy(source)
+    if index is not None or settings:
+        raise ConfigError(f"{source} is a run, which has its own index and settings; remove --index and --set")
+    run = Run.open(Path(source))
+    return load_run_agent(run), run_config(run), latest_checkpoint(run)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from typing import Any
 from sleuth.agent.loading import run_config
 from sleuth.config.tree import Config
 from sleuth.errors import InputError
-from sleuth.evaluate.folder import read_trajectory
+from sleuth.evaluate.folder import read_score, read_trajectory
 from sleuth.evaluate.results import ScoredTrajectory
-from sleuth.records import Question, Score
+from sleuth.records import Question
 from sleuth.runs.json_files import read_rows
 from sleuth.runs.run import STEP
 from sleuth.runs.run import Run as RunFolder
@@ -68,9 +68,4 @@ class Run:
 def _scored(row: Mapping[str, Any]) -> ScoredTrajectory:
     answers, source = tuple(row.get("golden_answers") or ()), row.get("data_source") or ""
     question = Question(row["question_id"], row.get("question") or "", answers, source)
-    score = row.get("score")
-    return ScoredTrajectory(
-        read_trajectory(row, question),
-        None if score is None else Score(score["total"], score["parts"], tuple(score.get("turns", ()))),
-        row.get("seconds"),
-    )
+    return ScoredTrajectory(read_trajectory(row, question), read_score(row.get("score")), row.get("seconds"))

@@ -22,11 +22,9 @@ from sleuth.retrieval.backends import start_daemon_thread
 from sleuth.runs.interruption import INTERRUPTION
 from sleuth.runs.run import Run as RunFolder
 from sleuth.runs.run import next_run_path, step_of
-from sleuth.train.loop import train
 from sleuth.train.observer import RunObserver, SilentObserver
-from sleuth.train.parts import resume_run, start_run
 from sleuth.train.ranks import join_ranks
-from sleuth.train.summary import write_summary
+from sleuth.train.session import train_session
 
 RUNS = Path("runs")
 LOG = logging.getLogger("sleuth")
@@ -110,17 +108,7 @@ def train_in_process(
 
     Returns the folder, and on the first rank the summary. `started` is the `time.monotonic` start of the command.
     """
-    ranks = join_ranks()
-    ((folder,), *_) = ranks.gather([folder], "the name of the run")
-    match begun:
-        case RunFolder():
-            parts = resume_run(begun, observer, changes, ranks)
-        case Config():
-            parts = start_run(begun, folder, observer, ranks)
-    outcome = train(parts, observer, started)
-    summary = write_summary(parts, outcome) if ranks.rank == 0 else None
-    ranks.close()
-    return folder, summary
+    return train_session(begun, folder, observer, changes, started, join_ranks())
 
 
 def describe_interrupted(folder: Path) -> str | None:

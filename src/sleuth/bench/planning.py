@@ -1,8 +1,10 @@
 """Predicted against measured: memory and time of one real step with random weights, for several settings."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
+from multiprocessing import get_context
 
 import torch
 from transformers import PretrainedConfig
@@ -53,6 +55,12 @@ class Comparison:
     predicted_seconds: dict[str, float] = field(default_factory=dict)
     measured_seconds: dict[str, float] = field(default_factory=dict)
     failure: str = ""
+
+    @property
+    def line(self) -> str:
+        """One line for the log."""
+        predicted, measured = sum(self.predicted_seconds.values()), sum(self.measured_seconds.values())
+        return f"{self.name}: {self.failure or f'{measured:.1f} s, predicted {predicted:.1f} s'}"
 
 
 class PeakTimer(SynchronizedTimer):
@@ -128,9 +136,22 @@ def measure(name: str, shape_name: str, plan: Plan, log: Log) -> Comparison:
         compared = replace(compared, failure=describe_out_of_memory(error) or str(error))
     finally:
         release_memory(device)
-    total = sum(compared.measured_seconds.values())
-    log(f"{name}: {compared.failure or f'{total:.1f} s, predicted {seconds.total:.1f} s'}")
+    log(compared.line)
     return compared
+
+
+def measure_each(settings: Mapping[str, tuple[str, Plan]], log: Log) -> list[Comparison]:
+    """Measure each setting in a process of its own: a process does not return all of its memory to the device."""
+    rows = []
+    for name, (shape, plan) in settings.items():
+        with ProcessPoolExecutor(1, get_context("spawn")) as process:
+            rows.append(process.submit(measure, name, shape, plan, _silent).result())
+        log(rows[-1].line)
+    return rows
+
+
+def _silent(_: str) -> None:
+    """Discard a log line; the process that measures has no terminal."""
 
 
 def _run(compared: Comparison, shape: PretrainedConfig, plan: Plan, device: torch.device) -> Comparison:

@@ -185,12 +185,12 @@ def plan(
     """Compare the memory and time that `sleuth plan` predicts with a measured step, for several settings."""
     require_new_file(json_file)
     from sleuth.bench.measurement import describe_machine
-    from sleuth.bench.planning import choose_settings, markdown, measure
+    from sleuth.bench.planning import choose_settings, markdown, measure_each
 
     silence_transformers()
     chosen = choose_settings(setting, questions)
     echo(f"{describe_machine()}\n")
-    rows = [measure(name, *each, log=_log) for name, each in chosen.items()]
+    rows = measure_each(chosen, _log)
     echo(markdown(rows))
     _write_json(json_file, {"settings": [asdict(each) for each in rows]})
 

@@ -11,7 +11,7 @@ from rich.progress import Progress
 from typer import Argument, Option
 
 from sleuth.api.progress import StageProgress
-from sleuth.cli import data_questions
+from sleuth.cli import data_difficulty, data_questions
 from sleuth.cli.options import MAX_INT, MAX_ITEMS, MAX_SEED
 from sleuth.cli.terminal import Terminal, echo, print_markdown
 from sleuth.errors import InputError
@@ -29,6 +29,7 @@ world_app = typer.Typer(no_args_is_help=True, help="Generate an encyclopedia of 
 
 app.command()(data_questions.make)
 app.command()(data_questions.split)
+app.command()(data_difficulty.difficulty)
 app.command()(data_questions.review)
 
 Folder = Annotated[

@@ -25,7 +25,7 @@ from sleuth.cli.options import (
 )
 from sleuth.cli.terminal import echo, print_markdown, silence_transformers
 from sleuth.cli.view import open_browser
-from sleuth.errors import ConfigError, InputError
+from sleuth.errors import ConfigError, InputError, NothingMade
 from sleuth.runs.atomic import require_new
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ def _apply_cloze(
     config = GeneratorConfig(request.questions, request.seed, request.per_passage or 1, request.name or "cloze", share)
     made = generate(store, config, exclusions.with_titles(store.find), progress)
     if not made.questions:
-        raise InputError(
+        raise NothingMade(
             f"no passage of {request.source} gives a question: the rules for encyclopedias need English prose in "
             f"passages with titles; --without excluded {made.excluded:,} of {made.passages:,} passages; for other "
             "documents use --rules documents, or a language model with --teacher"
@@ -235,7 +235,7 @@ def _apply_rules(
     config = RulesConfig(request.questions, request.seed, request.per_passage or 2, request.name or "rules")
     made = make_questions(passages, config, progress, excluded)
     if not made.rows:
-        raise InputError(
+        raise NothingMade(
             f"no passage of {request.source} gives a question: the rules need definitions, entries with descriptions, "
             f"values, key-value lines or tables in English, and {made.passages:,} passages have none; use a language "
             "model with --teacher"
@@ -300,7 +300,7 @@ def _ask_teacher(
             "makes only the missing calls"
         )
     if not result.rows:
-        raise InputError(f"no candidate passed the filters; see {report_path(request.out)}, or use a stronger teacher")
+        raise NothingMade(f"no candidate passed the filters; see {report_path(request.out)}, or use a stronger teacher")
 
 
 def _hold_out(out: Path, store: "PassageStore", share: float, seed: int, corpus_out: Path) -> None:

@@ -15,10 +15,12 @@ from sleuth.cli.doctor import doctor
 from sleuth.cli.evaluate import compare, evaluate
 from sleuth.cli.export import export
 from sleuth.cli.launch import INTERNAL_ERROR, exit_with, exit_with_launcher, is_launched, select_gpu
+from sleuth.cli.megatron import import_
 from sleuth.cli.plan import plan
 from sleuth.cli.search import search
 from sleuth.cli.settings import knobs, settings
 from sleuth.cli.sft import coldstart, sft
+from sleuth.cli.simulate import simulate
 from sleuth.cli.start import start
 from sleuth.cli.terminal import echo
 from sleuth.cli.train import train
@@ -38,11 +40,11 @@ GROUPS: dict[str, typer.Typer] = {
     "bench": bench.app,
 }
 COMMANDS: tuple[Callable[..., None], ...] = (
-    start, train, plan, sft, ask, evaluate, compare, view, export, search, doctor, settings, coldstart, worker, try_,
+    start, train, plan, simulate, sft, ask, evaluate, compare, view, export, import_, search, doctor, settings,
+    coldstart, worker, try_,
 )  # fmt: skip
 
 STOPPED = 1
-USER_ERROR = 2
 INTERRUPTED = 130
 OUT_OF_MEMORY_HINT = (
     "end other processes there, or lower train.pack_tokens (sft: --pack-tokens), engine.memory, engine.slots, "
@@ -53,7 +55,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 for _name, _group in GROUPS.items():
     app.add_typer(_group, name=_name)
 for _command in COMMANDS:
-    app.command(_command.__name__.rstrip("_"))(_command)  # try is a keyword
+    app.command(_command.__name__.rstrip("_"))(_command)  # try and import are keywords
 app.command(hidden=True)(knobs)
 
 
@@ -80,12 +82,12 @@ def main() -> None:
             select_gpu()
         app(prog_name="sleuth")
     except (UserError, TrainingStopped) as error:
-        line, code = str(error), USER_ERROR if isinstance(error, UserError) else STOPPED
+        line, code = str(error), error.exit_code if isinstance(error, UserError) else STOPPED
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except Exception as error:
         if reason := describe_out_of_memory(error):
-            line, code = f"{reason}; {OUT_OF_MEMORY_HINT}", USER_ERROR
+            line, code = f"{reason}; {OUT_OF_MEMORY_HINT}", UserError.exit_code
         elif not is_launched():
             raise
         else:

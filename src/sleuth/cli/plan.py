@@ -1,4 +1,4 @@
-"""sleuth plan: predict the memory and the seconds of a training step, without loading weights."""
+"""sleuth plan: predict the memory and time of a training step, without loading weights."""
 
 import json
 from pathlib import Path
@@ -34,14 +34,14 @@ def plan(
     nproc: Annotated[int, Option(metavar="N", min=1, max=MAX_PROCESSES, help="Processes, one per GPU.")] = 1,
     as_json: Annotated[bool, Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Predict memory and seconds of a training step, and what to set if it does not fit; exit code 1 if it does not."""
-    config = _read(name, settings or [])
+    """Predict memory and time of a training step; if it does not fit, suggest settings and exit with code 1."""
+    config = read_config(name, settings or [])
     from sleuth.train import plan_report
     from sleuth.train.plan import Models, make_plan
 
     silence_transformers()
-    device = _device(gpu)
-    found = make_plan(config, device, Models.of(config, _shape), ranks=nproc)
+    device = planned_device(gpu)
+    found = make_plan(config, device, Models.of(config, model_shape), ranks=nproc)
     if as_json:
         echo(json.dumps(plan_report.record(found), indent=2))
     else:
@@ -50,7 +50,7 @@ def plan(
         raise typer.Exit(DOES_NOT_FIT)
 
 
-def _read(name: str, settings: list[str]) -> "Config":
+def read_config(name: str, settings: list[str]) -> "Config":
     """Read a recipe, or the default settings with this model."""
     # `quickstart` names a recipe and a model: the recipe, which has that model.
     if name in recipe.shipped() or name.endswith(".toml"):
@@ -58,7 +58,7 @@ def _read(name: str, settings: list[str]) -> "Config":
     return recipe.compose({"model": {"policy": name}, "world": {}}, settings)
 
 
-def _shape(name: str) -> "PretrainedConfig":
+def model_shape(name: str) -> "PretrainedConfig":
     """Return the config of a model without its weights: published shape, folder, or config.json from the Hub."""
     from sleuth.model.shapes import SHAPES, published_shape, shape_of_folder
 
@@ -72,7 +72,8 @@ def _shape(name: str) -> "PretrainedConfig":
     return shape_of_folder(hub.download_model(name, ["config.json"], "give a local folder"))
 
 
-def _device(gpu: str | None) -> "Accelerator":
+def planned_device(gpu: str | None) -> "Accelerator":
+    """Return the data sheet of a GPU by its name, or of the device of this machine."""
     from sleuth.model.policy import select_device
     from sleuth.train import accelerators
 
@@ -82,6 +83,6 @@ def _device(gpu: str | None) -> "Accelerator":
     found = accelerators.identify(device)
     if found is None:
         raise ConfigError(
-            f"this GPU is not in the table; choose the most similar with --gpu: {', '.join(accelerators.GPUS)}"
+            f"this GPU is unknown; choose the most similar one with --gpu: {', '.join(accelerators.GPUS)}"
         )
     return found

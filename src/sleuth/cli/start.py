@@ -12,10 +12,10 @@ from sleuth.errors import InputError, Interrupted
 
 
 def start(
-    documents: Annotated[Path, Argument(metavar="DOCS", help="Folder of documents, or any source of an index.")],
+    documents: Annotated[Path, Argument(metavar="DOCS", help="Folder of documents, or any index source.")],
     model: Annotated[str, Option(help="Model to train: a folder or a hub name.")],
     out: Annotated[
-        Path | None, Option(help="Folder of the results; an interrupted one continues.", show_default="agents/NAME")
+        Path | None, Option(help="Output folder; run again to continue an interrupted run.", show_default="agents/NAME")
     ] = None,
     teacher: Annotated[
         str | None, Option(metavar="URL|FOLDER", help="Language model that writes the questions. Default: rules.")
@@ -28,16 +28,17 @@ def start(
         int | None, Option(min=1, max=options.MAX_ITEMS, help="Training steps. Default: 80, CPU: 20.")
     ] = None,
     seed: Annotated[int, Option(min=0, max=options.MAX_SEED, help="Random seed.")] = 0,
-    dry_run: Annotated[bool, Option("--dry-run", help="Print the stages and their commands, and exit.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Print the stages and their commands, then exit.")] = False,
 ) -> None:
-    """Index documents, make questions, train a model to search them, evaluate it beside RAG, and write a report.
+    """Index documents, make questions, train a model to search them, compare it with RAG, and write a report.
 
-    Every stage is a command of its own, whose output in the folder is not made again. Run the same command to continue.
+    Stages whose output already exists are skipped. Run the same command again to continue an interrupted run.
     """
     if not documents.exists():
         raise InputError(f"{documents} does not exist; expected a folder of documents")
     silence_transformers()
     from sleuth.runs.json_files import read_json
+    from sleuth.start.forecast import forecast
     from sleuth.start.report import verdict
     from sleuth.start.runner import describe_stages
     from sleuth.start.runner import start as run_stages
@@ -52,6 +53,8 @@ def start(
     )
     sizes = choose_sizes(policy, steps)
     console = stderr_console()
+    for line in forecast(chosen, sizes):
+        console.print(line, soft_wrap=True)
     if dry_run:
         for line in describe_stages(plan_stages(chosen, folder, sizes)):
             console.print(line, soft_wrap=True)
@@ -59,9 +62,9 @@ def start(
     try:
         run_stages(chosen, folder, sizes, lambda line: console.print(line, soft_wrap=True))
     except Interrupted:
-        console.print("interrupted; the same command continues", soft_wrap=True)
+        console.print("interrupted; run the same command again to continue", soft_wrap=True)
         raise
     summary = read_json(folder / "summary.json")
     console.print(verdict(summary), soft_wrap=True)
     console.print(f"report       {folder / 'report.html'}", soft_wrap=True)
-    console.print(f"serve it     {summary['serve']}", soft_wrap=True)
+    console.print(f"serve        {summary['serve']}", soft_wrap=True)

@@ -13,17 +13,28 @@ from rich.table import Table
 from typer import Argument, Option
 
 from sleuth.api.progress import TrainingProgress
-from sleuth.cli.options import MAX_HITS, MAX_INT, MAX_ITEMS, MAX_SEED, require_finite
+from sleuth.cli.options import (
+    MAX_HITS,
+    MAX_INT,
+    MAX_ITEMS,
+    MAX_SEED,
+    KeyEnv,
+    ModelName,
+    Timeout,
+    parse_endpoint,
+    require_finite,
+)
 from sleuth.cli.terminal import silence_transformers, stderr_console
 from sleuth.config.agent import SINGLE, UNSEARCHED, AgentConfig
 from sleuth.config.retrieval import RetrievalConfig
-from sleuth.errors import ConfigError, InputError, Interrupted
+from sleuth.errors import ConfigError, InputError, Interrupted, NothingMade
 from sleuth.runs.atomic import require_new
 from sleuth.runs.interruption import INTERRUPTION, run_interruptible
 
 if TYPE_CHECKING:
-    from sleuth.agent.episode import Agent
+    from sleuth.agent.episode import ConfiguredRunner
     from sleuth.config.tree import Config
+    from sleuth.engines.remote import Endpoint
     from sleuth.model.tokens import Tokens
     from sleuth.records import Question
     from sleuth.sft.gold import Demonstration, GoldAnswerWriter, GoldDemonstrator
@@ -37,6 +48,9 @@ app = typer.Typer(no_args_is_help=True, help="Write traces for sleuth sft.")
 QuestionFile = Annotated[Path, Option(help="A question file.")]
 Out = Annotated[Path, Option(help="Output trace file (.jsonl or .jsonl.gz); it must not exist.")]
 Limit = Annotated[int | None, Option(min=1, max=MAX_INT, help="Use only the first questions of the file.")]
+Abstain = Annotated[
+    bool, Option("--abstain", help='Allow "I don\'t know" in the prompt, and answer unanswerable questions with it.')
+]
 WordingSeed = Annotated[int, Option(min=0, max=MAX_SEED, help="Seed of the wording.")]
 
 
@@ -54,14 +68,15 @@ def gold(
         int, Option(min=1, max=MAX_ITEMS, help="Maximum searches; questions that need more are skipped.")
     ] = DEFAULT.searches,
     quotes: Annotated[bool, Option("--quotes/--no-quotes", help="Quote the evidence in thoughts.")] = False,
-    guesses: Annotated[bool, Option("--guesses", help="Keep answers that no search has found.")] = False,
+    guesses: Annotated[bool, Option("--guesses", help="Keep questions whose answer no search finds.")] = False,
+    abstain: Abstain = False,
     limit: Limit = None,
     seed: WordingSeed = 0,
 ) -> None:
-    """Write demonstrations from gold passages: search for the question, then for what is missing, and answer."""
+    """Write demonstrations from gold passages: search for the question, then for missing passages, and answer."""
     require_new(out)
     if index is None and corpus is None:
-        raise InputError("neither an index nor a corpus given; name one with --index or --corpus")
+        raise InputError("neither --index nor --corpus was given; pass one of them")
     if index is None and k is not None:
         raise ConfigError("--k has no effect without --index: only the supporting passages are shown; remove it")
     if index is None and guesses:
@@ -89,17 +104,21 @@ def gold(
         seed=seed,
         quotes=quotes,
         guesses=guesses,
+        abstain=abstain,
     )
     console = stderr_console()
     with TrainingProgress(console) as live:
         made, skipped = asyncio.run(_demonstrate(demonstrator, loaded, live))
     reasons = ", ".join(f"{count:,} {reason}" for reason, count in skipped.most_common())
     if not made:
-        raise InputError(f"no question of {questions} yields a demonstration: {reasons}")
+        raise NothingMade(f"no question in {questions} yields a demonstration: {reasons}")
     write_traces(out, [each.row for each in made])
     count = sum(len(each.searches) for each in made)
     console.print(f"wrote {out}: {len(made):,} demonstrations with {count:,} searches", soft_wrap=True)
-    if guessed := sum(not each.row["found"] for each in made):
+    abstained = sum(each.question.answerable is False for each in made)
+    if abstained:
+        console.print(f'{abstained:,} of them end in "I don\'t know"', soft_wrap=True)
+    if guessed := sum(not each.row["found"] for each in made) - abstained:
         console.print(f"{guessed:,} of them end in a guess", soft_wrap=True)
     if skipped:
         console.print(f"skipped: {reasons}", soft_wrap=True)
@@ -136,7 +155,7 @@ async def _demonstrate(
 
 
 def _print_next(console: Console, out: Path) -> None:
-    console.print(f"learn it     sleuth sft --model FOLDER --traces {out} --out NEW-FOLDER", soft_wrap=True)
+    console.print(f"train on it  sleuth sft --model FOLDER --traces {out} --out NEW-FOLDER", soft_wrap=True)
 
 
 @app.command()
@@ -147,6 +166,7 @@ def answers(
     index: Annotated[str | None, Option(help="With rag: index folder, retrieval server, or web:PROVIDER.")] = None,
     k: Annotated[int, Option(min=1, max=MAX_HITS, help="With rag: documents per question.")] = DEFAULT_K,
     prompt: Annotated[str | None, Option(help="Prompt, as in agent.prompt. Default: the method's.")] = None,
+    abstain: Abstain = False,
     limit: Limit = None,
     seed: WordingSeed = 0,
 ) -> None:
@@ -168,19 +188,19 @@ def answers(
     config = AgentConfig(method=method, prompt=prompt)
     methods.make_method(config)
     loaded = load(questions)[:limit]
-    answerable = [question for question in loaded if question.answerable is not False]
+    answered = [question for question in loaded if abstain or question.answerable is not False]
     require_ready(index)
     retriever = None if index is None else open_backend(index)
-    writer = GoldAnswerWriter(retriever, k, protocols.make_protocol(config.protocol), config.template, seed)
+    writer = GoldAnswerWriter(retriever, k, protocols.make_protocol(config.protocol), config.template, seed, abstain)
     console = stderr_console()
     with TrainingProgress(console) as live:
-        rows = asyncio.run(_write_answers(writer, answerable, live))
+        rows = asyncio.run(_write_answers(writer, answered, live))
     write_traces(out, rows)
     console.print(f"wrote {out}: {len(rows):,} answers", soft_wrap=True)
     if index is not None:
         console.print(f"{sum(row['found'] for row in rows):,} of them are in the retrieved documents", soft_wrap=True)
-    if len(answerable) < len(loaded):
-        console.print(f"skipped: {len(loaded) - len(answerable):,} not answerable", soft_wrap=True)
+    if len(answered) < len(loaded):
+        console.print(f"skipped: {len(loaded) - len(answered):,} not answerable", soft_wrap=True)
     _print_next(console, out)
 
 
@@ -197,35 +217,46 @@ async def _write_answers(
 
 @app.command()
 def sample(
-    source: Annotated[str, Argument(metavar="RUN|MODEL", help="A run or model folder.")],
+    source: Annotated[str, Argument(metavar="RUN|MODEL|URL", help="A run, a model, or the address of a chat server.")],
     questions: QuestionFile,
     out: Out,
-    index: Annotated[str | None, Option(help="With a model: index folder, retrieval server, or web:PROVIDER.")] = None,
-    settings: Annotated[list[str] | None, Option("--set", metavar="KEY=VALUE", help="With a model: a setting.")] = None,
+    index: Annotated[str | None, Option(help="Without a run: index folder, retrieval server, or web:PROVIDER.")] = None,
+    settings: Annotated[
+        list[str] | None, Option("--set", metavar="KEY=VALUE", help="Without a run: a setting.")
+    ] = None,
     samples: Annotated[int, Option(min=1, max=MAX_ITEMS, help="Episodes per question.")] = 8,
     per_question: Annotated[int, Option(min=1, max=MAX_ITEMS, help="Maximum traces per question.")] = 1,
     min_reward: Annotated[float | None, Option(callback=require_finite, help="Minimum reward. Default: EM.")] = None,
-    prefer: Annotated[str, Option(help="Preferred traces: first, or fewest searches or tokens.")] = "first",
+    prefer: Annotated[str, Option(help="Traces to prefer: first, or fewest searches or tokens.")] = "first",
     temperature: Annotated[float, Option(min=0.01, callback=require_finite, help="Temperature.")] = 1.0,
     seed: Annotated[int, Option(min=0, max=MAX_SEED, help="Sampling seed.")] = 0,
+    messages: Annotated[
+        bool, Option("--messages", help="Write messages instead of tokens, to train another model.")
+    ] = False,
+    served: ModelName = None,
+    key_env: KeyEnv = None,
+    timeout: Timeout = None,
 ) -> None:
-    """Rejection sampling: answer every question several times and keep the tokens of correct episodes."""
+    """Rejection sampling: answer every question several times and keep the correct episodes."""
     require_new(out)
     if prefer not in ("first", "searches", "tokens"):
         raise ConfigError(f"--prefer {prefer!r} is unknown; expected first, searches or tokens")
     from sleuth.config.recipe import resolved
     from sleuth.corpus.questions import load
     from sleuth.reward.rubric import Rubric
-    from sleuth.runs.checksums import fingerprint, folder_stamp
+    from sleuth.runs.checksums import fingerprint
     from sleuth.sft import rejection
     from sleuth.sft.traces import write_traces
 
     silence_transformers()
     loaded = load(questions)
-    agent, config, weights = _load_agent(source, questions, index, settings or [])
-    selection = rejection.SelectionConfig(samples, min_reward, per_question, prefer, temperature, seed)  # type: ignore[arg-type]  # checked above
+    endpoint = parse_endpoint(source, served, key_env, timeout)
+    if endpoint is not None and not messages:
+        raise ConfigError(f"{source} is a server, which returns no token ids; add --messages")
+    agent, config, weights, concurrency = _load_sampler(source, endpoint, questions, index, settings or [])
+    selection = rejection.SelectionConfig(samples, min_reward, per_question, prefer, temperature, seed, messages)  # type: ignore[arg-type]  # checked above
     stamp = {
-        "weights": folder_stamp(weights),
+        "weights": weights,
         "questions": fingerprint(questions),
         "terms": asdict(selection),
         "config": resolved(config),
@@ -240,38 +271,38 @@ def sample(
             live.begin("sampling", len(loaded) * samples)
             live.advance(journal.read().questions * samples)
             sampling = rejection.sample(
-                agent, loaded, Rubric(config.reward), selection, config.concurrency, lambda _: live.advance(), journal
+                agent, loaded, Rubric(config.reward), selection, concurrency, lambda _: live.advance(), journal
             )
             sampled = run_interruptible(sampling)
             if sampled.rows:
                 write_traces(out, sampled.rows)
     except Interrupted:
-        console.print("interrupted; the same command resumes", soft_wrap=True)
+        console.print("interrupted; run the same command again to resume", soft_wrap=True)
         raise
     if not sampled.rows:
-        raise InputError(
-            f"none of {len(loaded) * samples:,} episodes is good enough; lower --min-reward, raise --samples, "
+        raise NothingMade(
+            f"none of {len(loaded) * samples:,} episodes was good enough; lower --min-reward, raise --samples, "
             "or start with: sleuth traces gold"
         )
     _print_sampled(console, out, sampled)
 
 
-def _load_agent(source: str, questions: Path, index: str | None, settings: list[str]) -> "tuple[Agent, Config, Path]":
-    """Load the agent of a run or model, with its configuration and weights folder."""
-    from sleuth.agent.loading import latest_checkpoint, load_model_agent, load_run_agent, run_config
-    from sleuth.config.recipe import resolve_policy
-    from sleuth.runs.run import Run
+def _load_sampler(
+    source: str, endpoint: "Endpoint | None", questions: Path, index: str | None, settings: list[str]
+) -> "tuple[ConfiguredRunner, Config, object, int]":
+    """Load the agent with its config, what identifies its weights, and the number of episodes in flight."""
+    from sleuth.agent.loading import AgentOptions, describe_remote_agent, load_agent
+    from sleuth.runs.checksums import folder_stamp
 
-    if not (Path(source) / "manifest.json").is_file():
-        return *load_model_agent(source, questions, index, settings), resolve_policy(source)
-    if index is not None or settings:
-        raise ConfigError(f"{source} is a run, which has its own index and settings; remove --index and --set")
-    run = Run.open(Path(source))
-    return load_run_agent(run), run_config(run), latest_checkpoint(run)
+    if endpoint is None:
+        agent, config, weights = load_agent(source, questions, index, settings)
+        return agent, config, folder_stamp(weights), config.concurrency
+    remote = describe_remote_agent(endpoint, AgentOptions(tuple(settings), index), questions)
+    return remote.load(), remote.config, remote.stamp(), remote.concurrency
 
 
 def _print_sampled(console: Console, out: Path, sampled: "SampledTraces") -> None:
-    table = Table(title="Kept of each set", title_justify="left", box=SIMPLE_HEAD)
+    table = Table(title="Traces kept per set", title_justify="left", box=SIMPLE_HEAD)
     for column in ("set", "questions", "solved", "traces", "unusable episodes"):
         table.add_column(column, no_wrap=True)
     for source in sampled.counts["asked"]:

@@ -13,7 +13,7 @@ from typer import Argument, Option
 from sleuth.api.progress import TrainingProgress
 from sleuth.cli.launch import launch, rank
 from sleuth.cli.options import MAX_PROCESSES
-from sleuth.cli.terminal import silence_transformers, stderr_console
+from sleuth.cli.terminal import echo, silence_transformers, stderr_console
 from sleuth.config import recipe
 from sleuth.config.agent import OUTSIDE
 from sleuth.config.tree import Config
@@ -32,6 +32,8 @@ def train(
     out: Annotated[Path | None, Option(help="Run folder; it must not exist. Default: runs/NAME-N.")] = None,
     resume: Annotated[Path | None, Option(help="Run folder to resume from its newest checkpoint.")] = None,
     nproc: Annotated[int, Option(metavar="N", min=1, max=MAX_PROCESSES, help="Processes, one per GPU.")] = 1,
+    ray: Annotated[str | None, Option(metavar="ADDRESS", help="Ray cluster: local, auto, or HOST:PORT.")] = None,
+    dry_run: Annotated[bool, Option("--dry-run", help="With --ray: print the placement and stop.")] = False,
 ) -> None:
     """Train a policy with a recipe, or resume a run."""
     started = time.monotonic()
@@ -39,6 +41,7 @@ def train(
         raise ConfigError("--resume continues a run in its folder; remove the recipe and --out")
     if resume is None and name is None:
         raise ConfigError(f"no recipe given; name one ({', '.join(recipe.shipped())}), a TOML file, or --resume RUN")
+    _check_cluster_options(ray, dry_run, nproc)
     begun = Run.open(resume) if resume is not None else recipe.load(str(name), settings or ())
     console = stderr_console(quiet=rank() > 0)
     summary = begun.summary() if isinstance(begun, Run) and (begun.path / "report.html").is_file() else None
@@ -50,10 +53,41 @@ def train(
             raise InputError(
                 f"{begun.path / 'summary.json'} is damaged ({error!r}); remove it, and the same command writes it again"
             ) from error
+    elif ray is not None:
+        _run_on_cluster(begun, settings or [], out, console, ray, dry_run)
     elif nproc > 1:
         _launch(begun, name, settings or [], out, nproc)
     else:
         _run(begun, settings or [], out, console, started)
+
+
+def _check_cluster_options(ray: str | None, dry_run: bool, nproc: int) -> None:
+    if ray is not None and nproc > 1:
+        raise ConfigError("--nproc has no effect with --ray; set cluster.trainers to the number of trainer ranks")
+    if dry_run and ray is None:
+        raise ConfigError("--dry-run prints the placement on a cluster; add --ray local, auto or HOST:PORT")
+
+
+def _run_on_cluster(
+    begun: Run | Config, changes: list[str], out: Path | None, console: Console, address: str, dry_run: bool
+) -> None:
+    """Start or resume a run on a Ray cluster, or print where its actors would be placed."""
+    from sleuth.api.trainer import RUNS, describe_interrupted
+    from sleuth.cluster.driver import preview_placement, train_on_cluster
+
+    if dry_run:
+        config = recipe.amend(begun.config_and_inputs()[0], changes) if isinstance(begun, Run) else begun
+        echo("\n".join(preview_placement(config, address)))
+        return
+    folder = begun.path if isinstance(begun, Run) else out or next_run_path(RUNS, begun.name)
+    with TrainingProgress(console) as live, INTERRUPTION.handle_signals():
+        try:
+            folder, summary = train_on_cluster(begun, folder, live, changes, address)
+        except Interrupted:
+            if line := describe_interrupted(folder):
+                console.print(f"{line}; continue with: sleuth train --resume {folder} --ray {address}", soft_wrap=True)
+            raise
+    _print_result(console, summary, Run(folder))
 
 
 def _launch(begun: Run | Config, name: str | None, settings: list[str], out: Path | None, nproc: int) -> None:

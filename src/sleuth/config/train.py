@@ -57,8 +57,11 @@ class TrainConfig(Section):
     """Sample rollouts from the k most likely tokens; 0 disables it."""
     roles: list[str] = []  # noqa: RUF012  pydantic copies it
     """Roles of an outside agent to train, as in model="policy/ROLE"; empty trains every role."""
-    mode: Literal["sync", "ahead"] = "sync"
-    """sync, or ahead: collect the next rollouts during the update, one weight version behind."""
+    mode: Literal["sync", "ahead", "async"] = "sync"
+    """sync; ahead: collect the next rollouts during the update, one weight version behind; async: sample all the time
+    (docs/async.md)."""
+    staleness: Annotated[int, Field(ge=0, le=1000)] = 1
+    """async: maximum age of a token when it is trained, in weight versions; 0 is sync."""
     resample: Annotated[int, Field(ge=0, le=10000)] = 0
     """Maximum rounds of replacing groups without reward spread with new groups."""
     updates: PositiveInt = 1
@@ -98,6 +101,22 @@ class TrainConfig(Section):
     seed: Seed = 0
     """Seed of question order and sampling."""
 
+    @property
+    def max_staleness(self) -> int:
+        """Maximum age of a token when it is trained, in weight versions, in every mode."""
+        return {"sync": 0, "ahead": 1}.get(self.mode, self.staleness)
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether episodes are sampled all the time, also while their weights change."""
+        return self.mode == "async" and self.staleness > 0
+
+    @model_validator(mode="after")
+    def _check_unused(self) -> Self:
+        if self.mode != "async":
+            self._reject_unused(f"train.mode = {self.mode}", "staleness")
+        return self
+
 
 class EvaluateConfig(Section):
     questions: EpisodeCount = 200
@@ -124,9 +143,10 @@ class TrackConfig(Section):
     def _check(self) -> Self:
         for name in self.trackers:
             if name not in TRACKERS:
-                raise ValueError(f"to = {name!r} is not a tracker; expected {', '.join(TRACKERS)}, separated by commas")
+                expected = f"{', '.join(TRACKERS)}, separated by commas"
+                raise ValueError(f"to = {name[:60]!r} is not a tracker; expected {expected}")
         if len(set(self.trackers)) < len(self.trackers):
             raise ValueError(f"to = {self.to!r} names a tracker twice; name each once")
         if not set(self.trackers) - {"tensorboard"}:
-            self._reject_unused(f"track.to = {self.to!r}", "project")
+            self._reject_unused(f"track.to = {self.to[:60]!r}", "project")
         return self

@@ -7,6 +7,7 @@ from pydantic import model_validator
 
 from sleuth.config.agent import OUTSIDE, TOOL_FILES, UNSEARCHED, AgentConfig
 from sleuth.config.algorithm import GROUPED, AlgorithmConfig
+from sleuth.config.cluster import ClusterConfig
 from sleuth.config.data import DataConfig, WorldConfig
 from sleuth.config.engine import EngineConfig
 from sleuth.config.gateway import GatewayConfig
@@ -40,6 +41,7 @@ class Config(Section):
     evaluate: EvaluateConfig = EvaluateConfig()
     guards: GuardsConfig = GuardsConfig()
     track: TrackConfig = TrackConfig()
+    cluster: ClusterConfig = ClusterConfig()
 
     @model_validator(mode="before")
     @classmethod
@@ -113,9 +115,10 @@ class Config(Section):
                 f"algorithm.overlong_tokens = {algorithm.overlong_tokens} is not below agent.context_tokens = "
                 f"{self.agent.context_tokens}; lower it"
             )
-        if train.mode == "ahead" and not algorithm.correction.enabled:
+        if train.max_staleness and not algorithm.correction.enabled:
+            versions = "one version" if train.max_staleness == 1 else f"up to {train.max_staleness} versions"
             raise ValueError(
-                "train.mode = ahead samples with weights one version old; set algorithm.correction.level = token"
+                f"train.mode = {train.mode} samples with weights {versions} old; set algorithm.correction.level = token"
             )
         if train.resample and algorithm.advantage not in GROUPED:
             raise ValueError(
@@ -155,6 +158,11 @@ class Config(Section):
     def _check_engine(self) -> Self:
         if self.train.mode == "ahead" and self.engine.stale_cache == "keep":
             raise ValueError("engine.stale_cache = keep has no effect with train.mode = ahead; remove it")
+        if self.train.is_streaming and self.engine.lockstep == "on":
+            raise ValueError(
+                "engine.lockstep = on cannot repeat a run with train.mode = async, whose weights change while episodes "
+                "run; remove it, or set train.staleness = 0"
+            )
         if self.engine.is_server and self.model.lora.rank:
             raise ValueError(
                 f"model.lora.rank = {self.model.lora.rank} trains adapters, but engine.kind = {self.engine.kind} takes "

@@ -1,41 +1,26 @@
-"""Builds the engine that a config describes: embedded in this process, or vLLM servers."""
+"""Builds the engine that a config describes: embedded in this process, or servers."""
 
 import asyncio
 import shlex
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING, Protocol
 
 from sleuth.config.hooks import IMPORT
 from sleuth.config.tree import Config
 from sleuth.engines.base import Engine
 from sleuth.engines.paged.engine import PagedEngine
-from sleuth.engines.vllm import server_process, weight_sync
+from sleuth.engines.servers.engine import ServerEngine
+from sleuth.engines.servers.process import ServerProcess, start
+from sleuth.engines.servers.weights import DiskTransport, WeightTransport
+from sleuth.engines.sglang.engine import SglangEngine
 from sleuth.engines.vllm.engine import VllmEngine
 from sleuth.errors import EngineFailure, InputError
 from sleuth.model.policy import Policy, select_device, select_dtype
 from sleuth.model.tokens import Tokens
 from sleuth.runs import checksums
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-SERVER_LOG = "vllm.log"
 EXCHANGE = "weights"  # default folder, inside a run, for sending weights to servers
-
-
-class ServerEngine(Engine, Protocol):
-    """An engine whose model runs in servers outside this process."""
-
-    def load(self, folder: Path) -> None:
-        """Load the weights of a model folder that the servers can read at the same path."""
-        ...
-
-    def require_tied_head(self, weights: "Mapping[str, Tensor]", embedding: str) -> None:
-        """Reject servers whose tied output head does not follow updates of the embedding."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +39,8 @@ class Lockstep:
         obstacle = None
         if device != "cpu":
             obstacle = f"the engine runs on {device}, where sums differ from run to run"
+        elif config.train.is_streaming:
+            obstacle = "train.mode = async changes the weights while episodes run"
         elif config.agent.is_outside:
             obstacle = f"the agent runs outside the engine: {config.agent.source}"
         elif config.agent.method.startswith(IMPORT):
@@ -112,39 +99,21 @@ def connect_servers(config: Config, tokens: Tokens, model: Path, folder: Path, *
 
     With `training`, the engine can publish weights. Raises EngineFailure if a server does not start.
     """
-    return SERVER_ENGINES[config.engine.kind](config, tokens, model, folder, training)
-
-
-def _connect_vllm(config: Config, tokens: Tokens, model: Path, folder: Path, training: bool) -> VllmEngine:
-    settings, context = config.engine, config.agent.context_tokens
-    by_device = settings.weights == "device"
-    transport: weight_sync.WeightTransport | None = None
-    if training:
-        exchange = Path(settings.exchange) if settings.exchange is not None else folder / EXCHANGE
-        transport = weight_sync.CudaIpcTransport() if by_device else weight_sync.DiskTransport(exchange)
-    process = None
-    if not settings.url:
-        options = ["--gpu-memory-utilization", str(settings.memory), *(weight_sync.IPC_OPTIONS if by_device else ())]
-        if settings.prefill_tokens is not None:
-            options += ["--max-num-batched-tokens", str(settings.prefill_tokens)]
-        process = server_process.start(
-            shlex.split(settings.command),
-            model,
-            folder / SERVER_LOG,
-            context=context,
-            slots=settings.slots,
-            dtype=str(select_dtype(config.model, select_device())).removeprefix("torch."),
-            options=options,
-            environment=weight_sync.IPC_ENVIRONMENT if by_device else {},
-        )
-    engine = VllmEngine(
+    settings, kind, context = config.engine, SERVER_ENGINES[config.engine.kind], config.agent.context_tokens
+    transport: WeightTransport | None = None
+    if training and settings.weights == "disk":
+        transport = DiskTransport(Path(settings.exchange) if settings.exchange is not None else folder / EXCHANGE)
+    elif training:
+        transport = kind.transports[settings.weights]()
+    process = None if settings.url else _start_server(config, kind, model, folder, transport)
+    engine = kind(
         settings.addresses if process is None else [process.address],
         tokens,
         context=context,
         slots=settings.slots,
         eos_ids=[] if tokens.eos_id is None else [tokens.eos_id],
         transport=transport,
-        in_flight=settings.in_flight,
+        in_flight=settings.in_flight_mode,
         process=process,
     )
     try:
@@ -153,5 +122,25 @@ def _connect_vllm(config: Config, tokens: Tokens, model: Path, folder: Path, tra
         raise InputError(str(failure)) from failure
 
 
+def _start_server(
+    config: Config, kind: type[ServerEngine], model: Path, folder: Path, transport: WeightTransport | None
+) -> ServerProcess:
+    settings, dialect = config.engine, kind.dialect
+    options = [dialect.memory_option, str(settings.memory), *(transport.options if transport else ())]
+    if settings.prefill_tokens is not None:
+        options += [dialect.prefill_option, str(settings.prefill_tokens)]
+    return start(
+        dialect,
+        shlex.split(settings.launch_command),
+        model,
+        folder / f"{settings.kind}.log",
+        context=config.agent.context_tokens,
+        slots=settings.slots,
+        dtype=str(select_dtype(config.model, select_device())).removeprefix("torch."),
+        options=options,
+        environment=transport.environment if transport else {},
+    )
+
+
 # Keyed by engine.kind. A new kind needs an engine class, an entry here, and settings in config/engine.py.
-SERVER_ENGINES: dict[str, Callable[[Config, Tokens, Path, Path, bool], ServerEngine]] = {"vllm": _connect_vllm}
+SERVER_ENGINES: dict[str, type[ServerEngine]] = {"vllm": VllmEngine, "sglang": SglangEngine}

@@ -185,7 +185,6 @@ def read_trajectory(written: Mapping[str, Any], question: Question) -> Trajector
     try:
         validate_row(FullRow, written)
         segments = written["segments"] if "segments" in written else [written] if written["ids"] else []
-        reward = written.get("reward")
         return Trajectory(
             question=question,
             group=written["group"],
@@ -195,12 +194,17 @@ def read_trajectory(written: Mapping[str, Any], question: Question) -> Trajector
             turns=tuple(_read_turn(turn) for turn in written["turns"]),
             stop=StopReason(written["stop"]),
             failure=written["failure"],
-            reward=reward and Score(reward["total"], reward["parts"], tuple(reward.get("turns", ()))),
+            reward=read_score(written.get("reward")),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
             f"the trajectory of question {question.id!r} cannot be read ({error!r}); restore the file"
         ) from error
+
+
+def read_score(written: Mapping[str, Any] | None) -> Score | None:
+    """Read the field `score` or `reward` of a row; None if the trajectory has none."""
+    return None if written is None else Score(written["total"], written["parts"], tuple(written.get("turns", ())))
 
 
 def _read_segment(segment: Mapping[str, Any]) -> Segment:

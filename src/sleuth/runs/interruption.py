@@ -83,6 +83,13 @@ class Interruption:
         finally:
             self._cancels.remove(cancel)
 
+    def interrupt(self, number: int) -> None:
+        """Record a signal that another process received for this one."""
+        if self.signal is None:
+            self.signal = number
+            for cancel in list(self._cancels):
+                cancel()
+
     def _receive(self, number: int, _: FrameType | None) -> None:
         if self.signal is not None and not self._exits:
             raise KeyboardInterrupt

@@ -22,7 +22,7 @@ from sleuth.errors import ConfigError, SearchUnavailable, UserError
 from sleuth.records import Answer, Hit, Passage, Question, ToolCall
 from sleuth.retrieval.index import open_passages
 from sleuth.retrieval.retriever import Retriever
-from sleuth.reward.answers import cover_em, normalise
+from sleuth.reward.answers import ABSTENTION, cover_em, normalise
 from sleuth.sft import gold_thoughts as thoughts
 from sleuth.sft.demonstrations import Move, render_move
 from sleuth.synthesis.cloze.lexicon import base_title
@@ -83,7 +83,7 @@ class GoldDemonstrator:
     """Writes demonstrations from gold passages; without a retriever, each search returns only the gold passage.
 
     With `quotes`, thoughts quote the relevant sentence. With `guesses`, questions are answered even if no search finds
-    the answer.
+    the answer. With `abstain`, the prompt allows "I don't know", which is the answer to unanswerable questions.
     """
 
     find: Find
@@ -95,6 +95,7 @@ class GoldDemonstrator:
     seed: int
     quotes: bool = False
     guesses: bool = False
+    abstain: bool = False
 
     async def demonstrate(self, questions: Sequence[Question]) -> AsyncIterator[Demonstration | Skipped]:
         """Yield one result per question, in order."""
@@ -105,8 +106,9 @@ class GoldDemonstrator:
 
     async def _demonstrate(self, question: Question) -> Demonstration | Skipped:
         if question.answerable is False:
-            return Skipped(question, "not answerable")
-        path = await (self._follow_gold if question.supporting_ids else self._search_for_answer)(question)
+            path = await self._search_in_vain(question)
+        else:
+            path = await (self._follow_gold if question.supporting_ids else self._search_for_answer)(question)
         if isinstance(path, Skipped):
             return path
         if len(path.searches) > self.searches:
@@ -118,11 +120,19 @@ class GoldDemonstrator:
         observations = [self.protocol.observe(ToolCall.search(each.query), (each.hits,)) for each in path.searches]
         turns = self.protocol.to_messages(texts, observations)
         row = {
-            **_row(question, [*prompts.messages(question, self.prompt, self.protocol), *turns]),
+            **_row(question, [*prompts.messages(question, self.prompt, self.protocol, abstain=self.abstain), *turns]),
             "searches": len(path.searches),
             "found": bool(path.evidence),
         }
         return Demonstration(question, path.searches, row)
+
+    async def _search_in_vain(self, question: Question) -> SearchPath | Skipped:
+        """Search for an unanswerable question."""
+        if not self.abstain:
+            return Skipped(question, "not answerable")
+        if self.retriever is None:
+            return Skipped(question, "not answerable, which only an index can show")
+        return SearchPath((await self._search_question(self.retriever, question, lambda _: False),), ())
 
     async def _follow_gold(self, question: Question) -> SearchPath | Skipped:
         """Search for the question, then for names read so far until all gold passages are found."""
@@ -209,6 +219,8 @@ class GoldDemonstrator:
                 texts.append(thoughts.quote(earlier.target, (search.name or "", question.question), rng))
             texts.append(thoughts.next_search(search.name, rng))
             moves.append(Move(" ".join(texts), ToolCall.search(search.query)))
+        if question.answerable is False:
+            return [*moves, Move(rng.choice(thoughts.ABSTAIN), Answer(ABSTENTION))]
         if not path.evidence:
             return [*moves, Move(thoughts.conclude(golds[0], rng, thoughts.GUESS), Answer(golds[0]))]
         with_answer = [passage for passage in path.evidence if cover_em(passage.text, golds)]
@@ -223,13 +235,17 @@ class GoldDemonstrator:
 
 @dataclass(frozen=True, slots=True)
 class GoldAnswerWriter:
-    """Writes traces for single-turn methods; without a retriever, the prompt has no documents."""
+    """Writes traces for single-turn methods; without a retriever, the prompt has no documents.
+
+    With `abstain`, the prompt allows "I don't know", which is the answer to unanswerable questions.
+    """
 
     retriever: Retriever | None
     k: int
     protocol: Protocol
     template: str
     seed: int = 0
+    abstain: bool = False
 
     async def rows(self, questions: Sequence[Question]) -> AsyncIterator[dict[str, Any]]:
         """Yield one trace row per question, in order."""
@@ -240,7 +256,7 @@ class GoldAnswerWriter:
                 hits = await _search(self.retriever, [question.question for question in batch], self.k)
             for question, found in zip(batch, hits, strict=True):
                 documents = describe(found, self.protocol) if self.retriever is not None else ""
-                prompt = prompts.fill(question, self.template, self.protocol, documents)
+                prompt = prompts.fill(question, self.template, self.protocol, documents, abstain=self.abstain)
                 yield {
                     **_row(question, [*prompt, {"role": "assistant", "content": self._answer(question, found)}]),
                     "found": any(cover_em(hit.passage.contents, question.golden_answers) for hit in found),
@@ -249,6 +265,8 @@ class GoldAnswerWriter:
     def _answer(self, question: Question, hits: Sequence[Hit]) -> str:
         """Return the gold answer, preceded by a thought if the prompt requires one."""
         found = [hit.passage for hit in hits]
+        if question.answerable is False:
+            return write_answer(ABSTENTION, self.template, self.protocol, thoughts.ABSTAIN[0])
         answer = thoughts.answer_as_written(question.golden_answers, (passage.text for passage in found))
         if prompts.THOUGHT not in prompts.load_template(self.template):
             return write_answer(answer, self.template, self.protocol)

@@ -62,6 +62,12 @@ GUESS = (
     "I did not find it. Most likely it is {answer}.",
     "It is not said here. My guess is {answer}.",
 )
+ABSTAIN = (
+    "The documents do not say this.",
+    "None of the passages answers the question.",
+    "I did not find it, so I do not know.",
+    "The search finds nothing that answers this.",
+)
 SMALLER = re.compile(r"\b(?:first|earlier|earliest|older|oldest|elder|before|fewer|smaller|less)\b")
 LARGER = re.compile(r"\b(?:later|latest|last|younger|youngest|recently|newer|after|more|larger|bigger|longer)\b")
 MAKER = re.compile(r"\b(?:director|composer|performer|author|writer|producer|singer)s?\b")

@@ -5,14 +5,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import accumulate, islice, pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-from sleuth.agent.episode import Agent, run_batch
+from sleuth.agent import prompts
+from sleuth.agent.episode import ConfiguredRunner, run_batch
 from sleuth.agent.task import Task
+from sleuth.agent.tools import ToolResult
 from sleuth.errors import InputError
-from sleuth.records import Question, Score, Trajectory
+from sleuth.records import Malformed, Question, Score, ToolCall, Trajectory, Turn
 from sleuth.reward.rubric import Rubric
 from sleuth.runs.atomic import explain_write_errors
 from sleuth.runs.json_files import append_row, read_rows
@@ -27,7 +29,10 @@ ScoredTrajectory = tuple[Trajectory, Score]
 
 @dataclass(frozen=True, slots=True)
 class SelectionConfig:
-    """Selects episodes with at least `min_reward`, or with an exact match if that is None, ordered by `prefer`."""
+    """Selects episodes with at least `min_reward`, or with an exact match if that is None, ordered by `prefer`.
+
+    With `messages`, episodes are written as messages, which not every episode can be: see `is_writable`.
+    """
 
     samples: int
     min_reward: float | None = None
@@ -35,10 +40,11 @@ class SelectionConfig:
     prefer: Preference = "first"
     temperature: float = 1.0
     seed: int = 0
+    messages: bool = False
 
     def select(self, episodes: Sequence[ScoredTrajectory]) -> list[ScoredTrajectory]:
         """Select the episodes of one question to keep, without duplicates."""
-        good = {trajectory.ids: (trajectory, score) for trajectory, score in reversed(episodes) if self._is_good(score)}
+        good = {_key(each[0]): each for each in reversed(episodes) if self._is_good(each[1])}
         return sorted(good.values(), key=lambda each: self._rank(each[0]))[: self.per_question]
 
     def _is_good(self, score: Score) -> bool:
@@ -55,6 +61,38 @@ class SelectionConfig:
                 return trajectory.sample, 0, 0
 
 
+def _key(trajectory: Trajectory) -> tuple[object, ...]:
+    """Return what is equal for equal episodes: the tokens, or the texts if a server returned no tokens."""
+    return trajectory.ids or tuple(turn.text for turn in trajectory.turns)
+
+
+def is_writable(agent: ConfiguredRunner, trajectory: Trajectory) -> bool:
+    """Whether messages can represent an episode: no turn is malformed, and none contains marks of an observation."""
+    marks = [mark.strip() for mark in agent.protocol.marks or ()]
+    return not any(
+        isinstance(turn.action, Malformed) or any(mark in turn.text for mark in marks) for turn in trajectory.turns
+    )
+
+
+def message_row(agent: ConfiguredRunner, trajectory: Trajectory) -> dict[str, Any]:
+    """Return a writable episode as a row of messages, with whole observations."""
+    question, config, protocol = trajectory.question, agent.config, agent.protocol
+    observations = [
+        protocol.observe(turn.action, _result(turn)) for turn in trajectory.turns if isinstance(turn.action, ToolCall)
+    ]
+    prompt = prompts.messages(question, config.template, protocol, abstain=bool(config.abstain))
+    turns = protocol.to_messages([turn.text for turn in trajectory.turns], observations)
+    return {"messages": [*prompt, *turns], "question_id": question.id, "data_source": question.data_source}
+
+
+def _result(turn: Turn) -> ToolResult:
+    """Return what the tool gave: its text, or the hits of each query."""
+    if turn.result is not None:
+        return turn.result
+    ends = accumulate(turn.counts, initial=0)
+    return tuple(turn.hits[start:end] for start, end in pairwise(ends))
+
+
 @dataclass(slots=True)
 class SampledTraces:
     """Kept rows, and counts by data source of questions asked and solved, and of episodes kept and unusable."""
@@ -69,17 +107,24 @@ class SampledTraces:
         return self.counts["asked"].total()
 
     async def add_question(
-        self, question: Question, episodes: Sequence[Trajectory], rubric: Rubric, config: SelectionConfig
+        self,
+        question: Question,
+        episodes: Sequence[Trajectory],
+        rubric: Rubric,
+        config: SelectionConfig,
+        agent: ConfiguredRunner,
     ) -> None:
         """Score the episodes of one question and keep the selected ones."""
         scored = await rubric.score_all(episodes)
         usable = [(trajectory, score) for trajectory, score in scored if score is not None]
         self.failure = next((trajectory.failure for trajectory, _ in scored if trajectory.failure), self.failure)
-        kept = config.select(usable)
+        kept = config.select([each for each in usable if not config.messages or is_writable(agent, each[0])])
         added = {"asked": 1, "solved": bool(kept), "kept": len(kept), "unusable": len(episodes) - len(usable)}
         for name, count in added.items():
             self.counts[name][question.data_source] += count
-        self.rows += [trajectory_row(trajectory, score) for trajectory, score in kept]
+        self.rows += [
+            message_row(agent, each) if config.messages else trajectory_row(each, score) for each, score in kept
+        ]
 
     def extend(self, rows: list[dict[str, Any]], counts: Mapping[str, Mapping[str, int]]) -> None:
         """Add the rows and counts of other questions."""
@@ -133,7 +178,7 @@ class SamplingJournal:
 
 
 async def sample(
-    agent: Agent,
+    agent: ConfiguredRunner,
     questions: Sequence[Question],
     rubric: Rubric,
     config: SelectionConfig,
@@ -155,7 +200,7 @@ async def sample(
         new = SampledTraces()
         for index, question in enumerate(batch):
             first = index * config.samples
-            await new.add_question(question, episodes[first : first + config.samples], rubric, config)
+            await new.add_question(question, episodes[first : first + config.samples], rubric, config, agent)
         if new.counts["unusable"].total() == len(episodes):
             # Not written to the journal, so that the same command retries these questions.
             raise InputError(

@@ -2,39 +2,53 @@
 
 import json
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sleuth.corpus import questions as question_files
 from sleuth.corpus.survey import describe_survey, read_survey
 from sleuth.evaluate.comparison import compare
-from sleuth.evaluate.results import read_results
+from sleuth.evaluate.results import QuestionResult, read_results
 from sleuth.page.document import Section, cards, document, element, interval, read_estimate, short, table
 from sleuth.page.evaluation_report import abstention_rows
+from sleuth.reward.answers import is_abstention
 from sleuth.runs.atomic import atomic_write
 from sleuth.runs.json_files import read_json
+from sleuth.start.stages import DIFFICULTY as DIFFICULTY_FILE
 from sleuth.start.stages import DOCUMENTS, EVALUATIONS, PARTS, QUESTIONS, RUN, StartOptions
+from sleuth.synthesis.candidate import DIFFICULTY
 
-ROWS = {"alone": "model alone", "rag": "model with RAG", "trained": "trained agent"}
+ROWS = {
+    "alone": "model alone",
+    "rag": "model with RAG",
+    "rag-cold-start": "RAG after the cold start",
+    "trained": "trained agent",
+}
+EXAMPLES = 12  # test questions on the page
+MAX_ANSWER = 200  # characters of an answer on the page
 
 
 def write_report(folder: Path, options: StartOptions) -> None:
     """Write the figures and the page; the page links the evaluations and the run."""
     results = {name: read_json(folder / EVALUATIONS / name / "results.json") for name in ROWS}
-    summary = summarise(folder, options, results)
+    answers = {name: read_results(folder / EVALUATIONS / name) for name in ROWS}
+    summary = summarise(folder, options, results, answers)
     with atomic_write(folder / "summary.json") as path:
         path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     with atomic_write(folder / "report.html") as path:
-        path.write_text(page(summary, results), encoding="utf-8")
+        path.write_text(page(summary, results, examples(answers)), encoding="utf-8")
 
 
-def summarise(folder: Path, options: StartOptions, results: dict[str, Any]) -> dict[str, Any]:
+Answers = Mapping[str, Sequence[QuestionResult]]
+
+
+def summarise(folder: Path, options: StartOptions, results: dict[str, Any], answers: Answers) -> dict[str, Any]:
     """Collect the figures of all stages."""
     survey = read_survey(folder / DOCUMENTS)
     made = question_files.load(folder / QUESTIONS)
-    evaluations = folder / EVALUATIONS
-    pairs = compare(read_results(evaluations / "rag"), read_results(evaluations / "trained"))
-    difference = pairs.gain("em")
+    gains = {name: compare(answers[name], answers["trained"]).gain("em") for name in ROWS if name != "trained"}
+    difficulties = [float(row.extra[DIFFICULTY]) for row in question_files.read_rows(folder / DIFFICULTY_FILE)]
     return {
         "options": options.as_json(),
         "documents": [] if survey is None else describe_survey(survey),
@@ -48,7 +62,12 @@ def summarise(folder: Path, options: StartOptions, results: dict[str, Any]) -> d
             },
         },
         "em": {name: results[name].get("em") for name in ROWS},
-        "trained_against_rag": {"value": difference.value, "low": difference.low, "high": difference.high},
+        "difficulty": {
+            "mean": sum(difficulties) / len(difficulties),
+            "always_right": difficulties.count(0.0),
+            "never_right": difficulties.count(1.0),
+        },
+        "gain": {name: {"value": gain.value, "low": gain.low, "high": gain.high} for name, gain in gains.items()},
         "abstention": results["trained"].get("abstention"),
         "seconds": read_json(folder / "seconds.json"),
         "serve": f"sleuth serve agent {folder / RUN}",
@@ -56,22 +75,53 @@ def summarise(folder: Path, options: StartOptions, results: dict[str, Any]) -> d
 
 
 def verdict(summary: dict[str, Any]) -> str:
-    """Say in a sentence what training gained over RAG."""
-    gain = summary["trained_against_rag"]
+    """Summarise the gain over RAG in one sentence."""
+    gain = summary["gain"]["rag"]
     shown = f"{100 * gain['value']:+.1f} EM points [{100 * gain['low']:+.1f}, {100 * gain['high']:+.1f}]"
     if gain["low"] > 0:
         return f"The trained agent beats the same model with RAG: {shown}."
     if gain["high"] < 0:
         return f"The trained agent is worse than the same model with RAG: {shown}."
-    return f"The trained agent cannot be told apart from the same model with RAG: {shown}."
+    return f"The trained agent does not differ significantly from the same model with RAG: {shown}."
 
 
-def page(summary: dict[str, Any], results: dict[str, Any]) -> str:
+def examples(answers: Answers) -> list[tuple[str, ...]]:
+    """Return test questions with the answers of each row, those on which RAG and the agent differ first."""
+    trained = {each.question.id: each for each in answers["trained"]}
+    rows = []
+    for each in answers["rag"]:
+        other = trained.get(each.question.id)
+        if other is not None:
+            gold = " | ".join(each.question.golden_answers) if each.question.answerable is not False else "(none)"
+            rows.append((_is_right(each) == _is_right(other), (each, gold, other)))
+    rows.sort(key=lambda row: row[0])
+    return [
+        (first.question.question, gold, _shown(first), _shown(second)) for _, (first, gold, second) in rows[:EXAMPLES]
+    ]
+
+
+def _is_right(result: QuestionResult) -> bool:
+    if result.question.answerable is False:
+        return is_abstention(result.answer)
+    return bool((result.values or {}).get("em"))
+
+
+def _shown(result: QuestionResult) -> str:
+    answer = "(no answer)" if result.answer is None else result.answer[:MAX_ANSWER]
+    return f"{'✓' if _is_right(result) else '✗'} {answer}"
+
+
+def page(summary: dict[str, Any], results: dict[str, Any], shown: Sequence[tuple[str, ...]]) -> str:
     """Build the page."""
     em = {name: read_estimate(summary["em"][name]) for name in ROWS}
     parts = summary["questions"]["parts"]
     rows = [
-        (element("a", label, href=f"{EVALUATIONS}/{name}/results.html"), interval(em[name]), short(parts["test"]))
+        (
+            element("a", label, href=f"{EVALUATIONS}/{name}/results.html"),
+            interval(em[name]),
+            short(parts["test"]),
+            interval(read_estimate(summary["gain"].get(name)), sign=True) if name in summary["gain"] else "",
+        )
         for name, label in ROWS.items()
     ]
     abstained = abstention_rows(results["trained"])
@@ -81,15 +131,28 @@ def page(summary: dict[str, Any], results: dict[str, Any]) -> str:
         cards([(label, interval(em[name]), "exact match") for name, label in ROWS.items()]),
         element("p", verdict(summary)),
         element("p", "Serve it: ", element("code", summary["serve"])),
-        Section("Held-out questions", table(["", "Exact match", "Questions"], rows)),
+        Section(
+            "Questions about held-out documents",
+            table(["", "Exact match", "Questions", "Gain of the trained agent"], rows),
+        ),
+        Section("Examples", table(["Question", "Right answer", "Model with RAG", "Trained agent"], shown)),
         *([Section("Abstaining", table(["", "Mean", "Questions"], abstained))] if abstained else []),
         Section("Documents", *(element("p", line) for line in summary["documents"])),
         Section(
             "Questions",
             table(["Part", "Questions"], [(name, short(count)) for name, count in parts.items()]),
             table(["Type", "Questions"], [(name, short(n)) for name, n in summary["questions"]["types"].items()]),
+            element("p", _describe_difficulty(summary["difficulty"])),
         ),
         Section("Training", element("p", element("a", "Report of the run", href=f"{RUN}/report.html"))),
         Section("Time", table(["Stage", "Time"], seconds)),
         kind="Sleuth · start",
+    )
+
+
+def _describe_difficulty(difficulty: dict[str, float]) -> str:
+    return (
+        f"Before reinforcement learning, the agent failed the training questions in "
+        f"{100 * difficulty['mean']:.0f}% of its attempts: {difficulty['always_right']:,} questions were always "
+        f"answered correctly, {difficulty['never_right']:,} never."
     )

@@ -1,4 +1,4 @@
-"""Running the stages of `sleuth start`: one command after the other, each in a process of its own."""
+"""Running the stages of `sleuth start`: one command after the other, each in its own process."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sleuth.errors import InputError, Interrupted, TrainingStopped
+from sleuth.errors import InputError, Interrupted, NothingMade, TrainingStopped
 from sleuth.runs.atomic import atomic_write, remove
 from sleuth.runs.interruption import LAUNCHED
 from sleuth.runs.json_files import read_json
@@ -21,19 +21,19 @@ from sleuth.start.stages import Stage, StartOptions, plan_stages
 OPTIONS = "start.json"
 SECONDS = "seconds.json"
 COMMAND = "from sleuth.cli.main import main; main()"
-USER_ERROR = 2
 
 Log = Callable[[str], None]
 
 
 def start(options: StartOptions, folder: Path, sizes: Sizes, log: Log) -> None:
-    """Make what is missing in the folder, stage by stage; raises InputError if a stage fails."""
+    """Run the stages whose outputs are missing, in order; raises InputError if a stage fails."""
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder / "lock", f"another process is working in {folder}; wait for it, or end it first"):
+    with locked(folder / "lock", f"another process is working in {folder}; wait for it to finish, or stop it"):
         _require_same_options(options, folder)
-        stages = plan_stages(options, folder, sizes)
-        for number, stage in enumerate(stages, 1):
-            head = f"[{number}/{len(stages)}] {stage.name}"
+        count = len(plan_stages(options, folder, sizes))
+        for number in range(1, count + 1):
+            stage = plan_stages(options, folder, sizes)[number - 1]  # it may depend on earlier outputs
+            head = f"[{number}/{count}] {stage.name}"
             if stage.is_done:
                 log(f"{head}: done")
                 continue
@@ -47,7 +47,7 @@ def describe_stages(stages: Sequence[Stage]) -> list[str]:
     """Return a line per stage: its command, and whether it is done."""
     lines = []
     for number, stage in enumerate(stages, 1):
-        command = f"sleuth {' '.join(stage.command)}" if stage.words else "(done by sleuth start)"
+        command = f"sleuth {' '.join(stage.command)}" if stage.words else "(run by sleuth start itself)"
         done = " (done)" if stage.is_done else ""
         lines += [f"{number:>2} {stage.name}: {stage.purpose}{done}", f"   {command}"]
     return lines
@@ -64,7 +64,7 @@ def _require_same_options(options: StartOptions, folder: Path) -> None:
     if changed:
         name = changed[0]
         raise InputError(
-            f"{folder} was started with {name} = {before.get(name)!r}, not {now[name]!r}; give the same options, or "
+            f"{folder} was started with {name} = {before.get(name)!r}, not {now[name]!r}; use the same options, or "
             "another --out"
         )
 
@@ -75,7 +75,7 @@ def _run(stage: Stage, options: StartOptions, folder: Path, sizes: Sizes, log: L
     if stage.name == "report":
         return write_report(folder, options)
     if not (stage.begun is not None and stage.begun.exists()):
-        for output in stage.outputs:  # of a stage that was killed between two outputs
+        for output in stage.outputs:  # left by a stage that was killed between two outputs
             if output.exists():
                 remove(output)
     log(f"      sleuth {' '.join(stage.command)}")
@@ -83,7 +83,11 @@ def _run(stage: Stage, options: StartOptions, folder: Path, sizes: Sizes, log: L
     if stage.capture and code == 0:
         with atomic_write(stage.outputs[0]) as path:
             path.write_bytes(printed)
-    if code == 0 and stage.is_done:
+    if stage.optional and code == NothingMade.exit_code:
+        log("      nothing was made; continuing without it")
+        with atomic_write(stage.outputs[0]) as path:
+            path.touch()
+    if stage.is_done and code in (0, NothingMade.exit_code):
         return None
     if code in (128 + signal.SIGINT, 128 + signal.SIGTERM, -signal.SIGINT, -signal.SIGTERM):
         raise Interrupted(signal.SIGINT if abs(code) % 128 == signal.SIGINT else signal.SIGTERM)
@@ -91,7 +95,8 @@ def _run(stage: Stage, options: StartOptions, folder: Path, sizes: Sizes, log: L
     hint = "fix the cause, then run the same command again; finished stages are kept"
     if stage.capture:
         problem += f": {printed.decode(errors='replace')[-300:]}"
-    raise (InputError if code == USER_ERROR else TrainingStopped)(f"{problem}; {hint}")
+    by_user = (InputError.exit_code, NothingMade.exit_code)
+    raise (InputError if code in by_user else TrainingStopped)(f"{problem}; {hint}")
 
 
 def _call(stage: Stage) -> tuple[int, bytes]:

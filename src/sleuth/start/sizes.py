@@ -12,12 +12,13 @@ from sleuth.runs.atomic import atomic_write
 from sleuth.runs.json_files import read_json
 
 RECIPE = "recipe.toml"
+SEARCHES = 4
 SHORT_CONTEXT = 2048  # models with fewer positions get short prompts and one passage per search
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Settings by the context of the model and by the device."""
+    """Settings that depend on the model's context length and the device."""
 
     k: int
     prompt: str
@@ -32,13 +33,38 @@ class Sizes:
     steps: int
     rate: float
     slots: int
+    difficulty_samples: int
 
     @property
     def alone(self) -> tuple[str, ...]:
-        return (f"agent.turn_tokens={self.turn_tokens}", f"agent.context_tokens={self.context}")
+        """Settings to evaluate the model without documents."""
+        room = (f"agent.turn_tokens={self.turn_tokens}", f"agent.context_tokens={self.context}")
+        return (*room, f"engine.slots={self.slots}")
+
+    @property
+    def agent(self) -> tuple[str, ...]:
+        """Settings of the agent before its training, the same as in the recipe."""
+        return (
+            *self.alone,
+            f"agent.prompt={self.prompt}",
+            f"agent.searches={SEARCHES}",
+            f"agent.observation_tokens={self.observation_tokens}",
+            f"retrieval.k={self.k}",
+        )
+
+    @property
+    def training(self) -> tuple[str, ...]:
+        """Training settings that determine memory and time."""
+        return (
+            f"train.questions={self.questions}",
+            f"train.samples={self.samples}",
+            f"train.steps={self.steps}",
+            f"train.pack_tokens={self.pack_tokens}",
+        )
 
     @property
     def rag(self) -> tuple[str, ...]:
+        """Settings to evaluate a model with RAG; the documents get the room that the prompt leaves."""
         room = self.context - self.turn_tokens - self.context // 8
         return (*self.alone, f"retrieval.k={self.k}", f"agent.observation_tokens={room}")
 
@@ -53,14 +79,15 @@ def choose_sizes(model: str, steps: int | None = None) -> Sizes:
         context=min(positions, 1024 if short else 4096),
         turn_tokens=96 if short else 160,
         observation_tokens=256 if short else 700,
-        epochs=2,
-        sft_rate=1e-4 if gpu else 5e-4,
+        epochs=3 if gpu else 2,
+        sft_rate=2e-4 if gpu else 5e-4,
         pack_tokens=32768 if gpu else 4096,
         questions=64 if gpu else 8,
         samples=8 if gpu else 4,
         steps=steps or (80 if gpu else 20),
         rate=2e-5 if gpu else 1e-4,
         slots=512 if gpu else 32,
+        difficulty_samples=4 if gpu else 2,
     )
 
 
@@ -74,14 +101,14 @@ def write_recipe(folder: Path, sizes: Sizes, *, abstain: bool, seed: int) -> Non
             "start again with more documents, or with a language model that writes questions: --teacher URL|FOLDER"
         )
     text = f"""\
-# Written by `sleuth start`. Edit it before the training begins, or remove {RECIPE} to have it chosen again.
+# Written by `sleuth start`. Edit it before training begins, or delete {RECIPE} to have it written again.
 name = "start"
 
 [model]
 policy = {_quoted(folder / "cold-start")}
 
 [data]
-train = {_quoted(folder / "parts" / "train.jsonl")}
+train = {_quoted(folder / "difficulty.jsonl")}
 test = {_quoted(folder / "parts" / "validation.jsonl")}
 
 [retrieval]
@@ -90,12 +117,12 @@ k = {sizes.k}
 
 [agent]
 prompt = "{sizes.prompt}"
-searches = 4
+searches = {SEARCHES}
 turn_tokens = {sizes.turn_tokens}
 observation_tokens = {sizes.observation_tokens}
 context_tokens = {sizes.context}
 {"[reward]" if abstain else ""}
-{"abstain = 0.0              # an unanswerable question is answered rightly with: I don't know" if abstain else ""}
+{"abstain = 0.0              # the right answer to an unanswerable question is: I don't know" if abstain else ""}
 [engine]
 slots = {sizes.slots}
 

@@ -1,6 +1,6 @@
-"""The stages of `sleuth start`: each is a command of its own, whose output is not made again."""
+"""The stages of `sleuth start`: each runs a separate command and is skipped if its output exists."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -8,13 +8,15 @@ from typing import Any
 from sleuth.start.sizes import RECIPE, Sizes
 
 DOCUMENTS, QUESTIONS, CORPUS, INDEX = "documents", "questions.jsonl", "corpus.jsonl", "index"
-CHECK, PARTS, PLAN, RUN, EVALUATIONS = "check", "parts", "plan.json", "run", "evaluations"
-SEARCH_TRACES, READING_TRACES, COLD_START = "traces-search.jsonl", "traces-reading.jsonl", "cold-start"
+CHECK, PARTS, PRACTICE, PLAN, RUN, EVALUATIONS = "check", "parts", "practice.jsonl", "plan.json", "run", "evaluations"
+TRACES, COLD_START, DIFFICULTY = "traces", "cold-start", "difficulty.jsonl"
+SPLIT = "train=0.7,validation=0.1,test=0.2"
+PRACTICE_QUESTIONS = 5000  # questions by rules, used only for the cold start
 
 
 @dataclass(frozen=True, slots=True)
 class StartOptions:
-    """What the user chose; a folder is only continued with the same options."""
+    """The user's options; a folder can be continued only with the same ones."""
 
     documents: str
     model: str
@@ -32,10 +34,11 @@ class StartOptions:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A step of the way, done when all of `outputs` exist.
+    """One stage, done when all of `outputs` exist.
 
-    `words` are those of a `sleuth` command; `resume` those that continue it if `begun` exists. A stage without words is
-    done by `sleuth start` itself.
+    `words` are the arguments of its `sleuth` command; `resume` are those that continue it if `begun` exists. A stage
+    without words is run by `sleuth start` itself. With `capture`, the command's standard output becomes the file. An
+    `optional` stage that makes nothing exits with NothingMade's code and leaves an empty file.
     """
 
     name: str
@@ -44,7 +47,8 @@ class Stage:
     words: tuple[str, ...] = ()
     begun: Path | None = None
     resume: tuple[str, ...] = ()
-    capture: bool = False  # the output of the command is the file
+    capture: bool = False
+    optional: bool = False
 
     @property
     def is_done(self) -> bool:
@@ -57,115 +61,172 @@ class Stage:
 
 def plan_stages(options: StartOptions, folder: Path, sizes: Sizes) -> list[Stage]:
     """Return all stages in order."""
+    return list(_Stages(options, folder, sizes).all())
 
-    def at(*names: str) -> str:
-        return str(folder.joinpath(*names))
 
-    evaluations = folder / EVALUATIONS
-    test = ("--suite", at(PARTS, "test.jsonl"))
-    return [
-        Stage(
-            "documents",
-            "read and index all documents",
-            (folder / DOCUMENTS,),
-            ("index", "build", options.documents, "--out", at(DOCUMENTS)),
-        ),
-        Stage(
+@dataclass(frozen=True, slots=True)
+class _Stages:
+    options: StartOptions
+    folder: Path
+    sizes: Sizes
+
+    def all(self) -> Iterator[Stage]:
+        yield from self._data()
+        yield Stage("recipe", "choose the settings for this model and machine", (self.folder / RECIPE,))
+        yield self._stage(
+            "plan", "predict the memory and time of a training step", PLAN,
+            "plan", self._at(RECIPE), "--set", f"model.policy={self.options.model}", "--json", capture=True,
+        )  # fmt: skip
+        yield from self._demonstrations()
+        yield from self._training()
+        yield from self._evaluations()
+        yield Stage("report", "write the report", (self.folder / "report.html", self.folder / "summary.json"))
+
+    def _data(self) -> Iterator[Stage]:
+        options, at, seed = self.options, self._at, str(self.options.seed)
+        yield self._stage(
+            "documents", "read and index all documents", DOCUMENTS,
+            "index", "build", options.documents, "--out", at(DOCUMENTS),
+        )  # fmt: skip
+        yield Stage(
             "questions",
-            "make questions with evidence, some of them about documents that are held out",
-            (folder / QUESTIONS, folder / CORPUS),
-            _question_words(options, at(DOCUMENTS), at(QUESTIONS), at(CORPUS)),
-        ),
-        Stage(
-            "index",
-            "index the documents that are not held out",
-            (folder / INDEX,),
-            ("index", "build", at(CORPUS), "--out", at(INDEX)),
-        ),
-        Stage(
-            "check",
-            "check that the answers are in the index and that search finds them",
-            (folder / CHECK,),
-            ("index", "check", at(INDEX), "--questions", at(QUESTIONS), "--out", at(CHECK)),
-        ),
-        Stage(
-            "parts",
-            "split the questions by document",
-            (folder / PARTS,),
-            ("data", "split", at(QUESTIONS), "--index", at(DOCUMENTS), "--out", at(PARTS), "--seed", str(options.seed)),
-        ),
-        Stage("recipe", "choose the settings for this model and machine", (folder / RECIPE,)),
-        Stage(
-            "plan",
-            "predict memory and time",
-            (folder / PLAN,),
-            ("plan", at(RECIPE), "--set", f"model.policy={options.model}", "--json"),
-            capture=True,
-        ),
-        Stage(
-            "demonstrations of search",
-            "write searches for the gold passages",
-            (folder / SEARCH_TRACES,),
-            ("traces", "gold", "--questions", at(PARTS, "train.jsonl"), "--index", at(INDEX), "--k", str(sizes.k),
-             "--out", at(SEARCH_TRACES), "--prompt", sizes.prompt),
-        ),
-        Stage(
-            "demonstrations of reading",
-            "write answers below retrieved documents",
-            (folder / READING_TRACES,),
-            ("traces", "answers", "--questions", at(PARTS, "train.jsonl"), "--index", at(INDEX), "--method", "rag",
-             "--out", at(READING_TRACES), "--k", str(sizes.k)),
-        ),
-        Stage(
-            "cold start",
-            "train on the demonstrations",
-            (folder / COLD_START,),
-            ("sft", at(RECIPE), "--model", options.model, "--traces", at(SEARCH_TRACES), "--traces", at(READING_TRACES),
-             "--out", at(COLD_START), "--epochs", str(sizes.epochs), "--learning-rate", f"{sizes.sft_rate:g}",
-             "--pack-tokens", str(sizes.pack_tokens)),
-        ),
-        Stage(
+            "make questions with evidence, some of them about held-out documents",
+            (self.folder / QUESTIONS, self.folder / CORPUS),
+            (
+                "data", "make", at(DOCUMENTS), "--out", at(QUESTIONS), "--questions", str(options.questions),
+                "--unanswerable", f"{options.unanswerable:g}", "--corpus-out", at(CORPUS), "--seed", seed,
+                *self._teacher_words("--teacher"),
+            ),
+        )  # fmt: skip
+        yield self._stage(
+            "index", "index the documents that are not held out", INDEX,
+            "index", "build", at(CORPUS), "--out", at(INDEX),
+        )  # fmt: skip
+        yield self._stage(
+            "check", "check that the answers are in the index and that search finds them", CHECK,
+            "index", "check", at(INDEX), "--questions", at(QUESTIONS), "--out", at(CHECK),
+        )  # fmt: skip
+        yield self._stage(
+            "parts", "split the questions by document", PARTS,
+            "data", "split", at(QUESTIONS), "--index", at(DOCUMENTS), "--out", at(PARTS), "--parts", SPLIT,
+            "--seed", seed,
+        )  # fmt: skip
+        if options.teacher is not None:
+            yield self._stage(
+                "practice", "make more questions by rules, only for the demonstrations", PRACTICE,
+                "data", "make", at(INDEX), "--out", at(PRACTICE), "--rules", "documents",
+                "--questions", str(PRACTICE_QUESTIONS), "--without", at(PARTS, "validation.jsonl"),
+                "--without", at(PARTS, "test.jsonl"), "--seed", seed, optional=True,
+            )  # fmt: skip
+
+    def _demonstrations(self) -> Iterator[Stage]:
+        """Demonstrations of both kinds from each file of questions, and those of the teacher."""
+        options, sizes, at = self.options, self.sizes, self._at
+        sources = {"train": at(PARTS, "train.jsonl")}
+        if options.teacher is not None:
+            sources["practice"] = at(PRACTICE)
+        abstain = ("--abstain",) if options.unanswerable else ()
+        for name, questions in sources.items():
+            common = ("--questions", questions, "--index", at(INDEX), "--k", str(sizes.k), *abstain)
+            yield self._stage(
+                f"demonstrations of search ({name})", "write searches for the gold passages",
+                self._traces(name, "search"),
+                "traces", "gold", *common, "--out", at(self._traces(name, "search")), "--prompt", sizes.prompt,
+                optional=name == "practice",
+            )  # fmt: skip
+            yield self._stage(
+                f"demonstrations of reading ({name})", "write answers from retrieved documents",
+                self._traces(name, "reading"),
+                "traces", "answers", *common, "--out", at(self._traces(name, "reading")), "--method", "rag",
+                optional=name == "practice",
+            )  # fmt: skip
+        if options.teacher is not None:
+            yield self._stage(
+                "demonstrations by the teacher", "let the teacher search, and keep its correct episodes",
+                self._traces("teacher", "search"),
+                "traces", "sample", options.teacher, "--questions", at(PARTS, "train.jsonl"), "--index", at(INDEX),
+                "--out", at(self._traces("teacher", "search")), "--messages", "--samples", "2",
+                *_settings(self._agent), *self._teacher_words(),
+                *(("--min-reward", "1", "--set", "reward.abstain=0") if options.unanswerable else ()), optional=True,
+            )  # fmt: skip
+
+    def _training(self) -> Iterator[Stage]:
+        options, sizes, at = self.options, self.sizes, self._at
+        yield self._stage(
+            "cold start", "train on the demonstrations", COLD_START,
+            "sft", at(RECIPE), "--model", options.model,
+            *(word for file in self._all_traces() for word in ("--traces", at(file))),
+            "--out", at(COLD_START), "--epochs", str(sizes.epochs), "--learning-rate", f"{sizes.sft_rate:g}",
+            "--pack-tokens", str(sizes.pack_tokens),
+        )  # fmt: skip
+        yield self._stage(
+            "difficulty", "measure how often the agent fails each training question", DIFFICULTY,
+            "data", "difficulty", at(PARTS, "train.jsonl"), at(COLD_START), "--index", at(INDEX),
+            "--out", at(DIFFICULTY), "--samples", str(sizes.difficulty_samples), *_settings(self._agent),
+        )  # fmt: skip
+        yield Stage(
             "training",
             "train with reinforcement learning",
-            (folder / RUN / "summary.json",),
+            (self.folder / RUN / "summary.json",),
             ("train", at(RECIPE), "--out", at(RUN)),
-            begun=folder / RUN / "manifest.json",
+            begun=self.folder / RUN / "manifest.json",
             resume=("train", "--resume", at(RUN)),
-        ),
-        Stage(
-            "model alone",
-            "evaluate the model without documents",
-            (evaluations / "alone" / "results.json",),
-            ("evaluate", options.model, *test, "--method", "direct", "--out", at(EVALUATIONS, "alone"),
-             *_settings(sizes.alone)),
-        ),
-        Stage(
-            "model with RAG",
-            "evaluate the model with the documents that a search for the question finds",
-            (evaluations / "rag" / "results.json",),
-            ("evaluate", options.model, *test, "--method", "rag", "--index", at(INDEX), "--out",
-             at(EVALUATIONS, "rag"), *_settings(sizes.rag)),
-        ),
-        Stage(
-            "trained agent",
-            "evaluate the trained agent on the same questions",
-            (evaluations / "trained" / "results.json",),
-            ("evaluate", at(RUN), *test, "--out", at(EVALUATIONS, "trained")),
-        ),
-        Stage("report", "write the page with the result", (folder / "report.html", folder / "summary.json")),
-    ]  # fmt: skip
+        )
+
+    def _evaluations(self) -> Iterator[Stage]:
+        options, sizes, index = self.options, self.sizes, ("--index", self._at(INDEX))
+        rag = ("--method", "rag", *index, *_settings(sizes.rag))
+        yield self._evaluation("alone", "model alone", options.model, "--method", "direct", *_settings(sizes.alone))
+        yield self._evaluation("rag", "model with RAG", options.model, *rag)
+        yield self._evaluation(
+            "rag-cold-start", "RAG after the cold start", self._at(COLD_START), *rag, *_settings(self._abstain)
+        )
+        yield self._evaluation("trained", "trained agent", self._at(RUN))
+
+    def _evaluation(self, name: str, label: str, model: str, *words: str) -> Stage:
+        outputs = (self.folder / EVALUATIONS / name / "results.json",)
+        command = ("evaluate", model, "--suite", self._at(PARTS, "test.jsonl"), "--out", self._at(EVALUATIONS, name))
+        return Stage(f"evaluation: {label}", "answer the test questions", outputs, (*command, *words))
+
+    def _stage(
+        self, name: str, purpose: str, output: str, *words: str, capture: bool = False, optional: bool = False
+    ) -> Stage:
+        return Stage(name, purpose, (self.folder / output,), words, capture=capture, optional=optional)
+
+    def _traces(self, source: str, kind: str) -> str:
+        return f"{TRACES}-{source}-{kind}.jsonl"
+
+    def _all_traces(self) -> list[str]:
+        found = [self._traces("train", "search"), self._traces("train", "reading")]
+        if self.options.teacher is not None:
+            found += [self._traces("practice", "search"), self._traces("practice", "reading")]
+            found.append(self._traces("teacher", "search"))
+        return [file for file in found if not _is_empty(self.folder / file)]
+
+    def _teacher_words(self, option: str | None = None) -> list[str]:
+        """Options that name the teacher; without `option`, the teacher itself is an argument of the command."""
+        options, words = self.options, list[str]()
+        given = {"--model": options.teacher_model, "--key-env": options.key_env}
+        if option is not None:
+            given = {option: options.teacher, **given}
+        for name, value in given.items():
+            words += [name, value] if value is not None else []
+        return words
+
+    @property
+    def _abstain(self) -> tuple[str, ...]:
+        return ("agent.abstain=true",) if self.options.unanswerable else ()
+
+    @property
+    def _agent(self) -> tuple[str, ...]:
+        return (*self.sizes.agent, *self._abstain)
+
+    def _at(self, *names: str) -> str:
+        return str(self.folder.joinpath(*names))
 
 
-def _question_words(options: StartOptions, documents: str, questions: str, corpus: str) -> tuple[str, ...]:
-    words = ["data", "make", documents, "--out", questions, "--questions", str(options.questions)]
-    words += ["--unanswerable", f"{options.unanswerable:g}", "--corpus-out", corpus, "--seed", str(options.seed)]
-    for option, value in (
-        ("--teacher", options.teacher),
-        ("--model", options.teacher_model),
-        ("--key-env", options.key_env),
-    ):
-        words += [option, value] if value is not None else []
-    return tuple(words)
+def _is_empty(path: Path) -> bool:
+    return path.exists() and not path.stat().st_size
 
 
 def _settings(values: Sequence[str]) -> list[str]:

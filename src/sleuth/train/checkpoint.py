@@ -4,7 +4,6 @@ import json
 import pickle
 import random
 import threading
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -17,7 +16,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.distributed import ProcessGroup
-from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load as load_shards
@@ -28,6 +26,7 @@ from sleuth.errors import InputError, TrainingStopped
 from sleuth.model import lora
 from sleuth.model.policy import HostBuffers, Policy, Weights
 from sleuth.model.tokens import Tokens
+from sleuth.model.torch_dist import unwrap_errors
 from sleuth.runs.atomic import atomic_write
 from sleuth.runs.checksums import CHECKPOINT_FORMAT, CHECKSUMS, TRAINER, file_sha256, list_files, seal
 from sleuth.runs.run import Run, step_of
@@ -48,6 +47,7 @@ class Progress:
     """Progress of a run, which alone determines the questions and random numbers of later steps.
 
     `kl` is the KL coefficient, `best` the highest held-out score so far, `score` the held-out score of this step.
+    `untrained` holds the positions of the question stream, below `questions_drawn`, that no step has trained on.
     """
 
     step: int = 0
@@ -57,14 +57,18 @@ class Progress:
     kl: float = 0.0
     best: float | None = None
     score: float | None = None
+    untrained: tuple[int, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         fields = asdict(self)
-        return {"asked": fields.pop("questions_drawn"), **fields}  # the name in the file format
+        untrained = fields.pop("untrained")
+        named = {"asked": fields.pop("questions_drawn"), **fields}  # the name in the file format
+        return {**named, "untrained": list(untrained)} if untrained else named
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> "Progress":
-        return cls(**{"questions_drawn" if name == "asked" else name: value for name, value in fields.items()})
+        named = {"questions_drawn" if name == "asked" else name: value for name, value in fields.items()}
+        return cls(**{**named, "untrained": tuple(named.get("untrained", ()))})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,7 +114,7 @@ def write_weights(folder: Path, state: Snapshot) -> None:
 def write_shards(folder: Path, state: Snapshot, group: ProcessGroup | None) -> None:
     """Write the shards of this rank; collective, and raises on every rank if one rank fails."""
     writer = FileSystemWriter(folder / TRAINER, sync_files=False)  # the whole folder is synced before it is renamed
-    with _unwrap_errors():
+    with unwrap_errors():
         save_shards(dict(state.tensors), storage_writer=writer, process_group=group, no_dist=group is None)
 
 
@@ -190,7 +194,7 @@ def _read_state(
             elif owner == CRITIC:
                 raise _mismatch(folder, "it has a critic, but this run has none")
     blanks = {f"{owner}.{name}": blank for owner, named in state.items() for name, blank in named.items()}
-    with _explain_read_errors(folder), _unwrap_errors():
+    with _explain_read_errors(folder), unwrap_errors():
         load_shards(blanks, storage_reader=FileSystemReader(folder / TRAINER), no_dist=True)
     return state
 
@@ -215,17 +219,6 @@ def _restore_random_states(states: Mapping[str, Tensor], rank: int) -> None:
         torch.set_rng_state(mine["cpu"])
     if "cuda" in mine and torch.cuda.is_available():
         torch.cuda.set_rng_state(mine["cuda"])
-
-
-@contextmanager
-def _unwrap_errors() -> Iterator[None]:
-    """Replace torch's CheckpointException with the original error of the first failed rank."""
-    warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
-    try:
-        yield
-    except CheckpointException as error:
-        cause, _ = next(iter(error.failures.values()))
-        raise cause from error
 
 
 @contextmanager

@@ -1,8 +1,10 @@
-"""Export a checkpoint as a plain Hugging Face model folder, without the trainer's state."""
+"""Export a checkpoint without the trainer's state: as a plain Hugging Face model folder, or for Megatron."""
 
 import json
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -10,11 +12,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from sleuth.errors import ConfigError, InputError
+from sleuth.model import megatron
 from sleuth.model.lora import FOLDER as ADAPTER
+from sleuth.model.shapes import shape_of_folder
 from sleuth.runs.atomic import atomic_write, require_new
 from sleuth.runs.checksums import TRAINER, verify_checkpoint
 from sleuth.runs.json_files import read_json
 from sleuth.runs.run import BEST, Run
+from sleuth.train.checkpoint import PROGRESS
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 INDEX = "model.safetensors.index.json"
@@ -62,6 +67,32 @@ def describe_source(path: Path, best: bool) -> list[str]:
 
 def export(checkpoint: Path, out: Path, dtype: str | None) -> None:
     """Export a checkpoint to the folder `out` atomically; cast the weights to `dtype` if given."""
+    _check(checkpoint, out, dtype)
+    with atomic_write(out) as folder:
+        shutil.copytree(checkpoint, folder, ignore=shutil.ignore_patterns(TRAINER, ADAPTER, "*.safetensors"))
+        size = sum(_copy_weights(file, folder / file.name, dtype) for file in sorted(checkpoint.glob("*.safetensors")))
+        if dtype is not None:
+            _update_metadata(folder, dtype, size)
+
+
+def export_megatron(checkpoint: Path, out: Path, dtype: str | None) -> None:
+    """Export a checkpoint to the folder `out` in Megatron's format torch_dist, under the step as its iteration."""
+    _check(checkpoint, out, dtype)
+    step: int = read_json(checkpoint / TRAINER / PROGRESS)["step"]
+    with ExitStack() as stack:
+        files = [stack.enter_context(_open_weights(path)) for path in sorted(checkpoint.glob("*.safetensors"))]
+        homes = {name: file for file in files for name in file.keys()}  # noqa: SIM118 - not a mapping
+
+        def weight(name: str) -> Tensor:
+            if name not in homes:
+                raise InputError(f"{checkpoint} lacks the weight {name}; export another checkpoint")
+            tensor: Tensor = homes[name].get_tensor(name)
+            return tensor if dtype is None else tensor.to(DTYPES[dtype])
+
+        megatron.export_checkpoint(shape_of_folder(checkpoint), weight, out, step)
+
+
+def _check(checkpoint: Path, out: Path, dtype: str | None) -> None:
     require_new(out)
     if checkpoint.absolute() in out.absolute().parents:
         raise InputError(f"{out} is inside the checkpoint {checkpoint}; choose a folder outside it")
@@ -70,17 +101,19 @@ def export(checkpoint: Path, out: Path, dtype: str | None) -> None:
     if dtype is not None and dtype not in DTYPES:
         raise ConfigError(f"--dtype {dtype} is unknown; choose one of {', '.join(DTYPES)}")
     verify_checkpoint(checkpoint)
-    with atomic_write(out) as folder:
-        shutil.copytree(checkpoint, folder, ignore=shutil.ignore_patterns(TRAINER, ADAPTER, "*.safetensors"))
-        size = sum(_copy_weights(file, folder / file.name, dtype) for file in sorted(checkpoint.glob("*.safetensors")))
-        if dtype is not None:
-            _update_metadata(folder, dtype, size)
+
+
+def _open_weights(source: Path) -> Any:
+    try:
+        return safe_open(source, framework="pt")
+    except SafetensorError as error:
+        raise InputError(f"{source} cannot be read ({error}); export another checkpoint") from error
 
 
 def _copy_weights(source: Path, target: Path, dtype: str | None) -> int:
     """Copy one weights file, cast to `dtype` if given; return the size of its tensors in bytes."""
     try:
-        with safe_open(source, framework="pt") as file:
+        with _open_weights(source) as file:
             metadata = file.metadata()
         weights: dict[str, Tensor] = load_file(source)
     except SafetensorError as error:

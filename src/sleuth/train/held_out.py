@@ -60,7 +60,7 @@ async def evaluate_held_out(
         parts.sampler.rubric,
         temperature=temperature,
         step=step,
-        concurrent=parts.config.concurrency,
+        concurrent=parts.concurrency or parts.config.concurrency,
         positions=range(ranks.rank, len(parts.held_out), ranks.world),
         on_result=None if observer is None else lambda _: observer.advance(),
     )

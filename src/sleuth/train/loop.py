@@ -10,6 +10,7 @@ from sleuth.algorithms.kl import adapt_coefficient
 from sleuth.engines.base import Engine
 from sleuth.evaluate.results import Evaluation
 from sleuth.runs.interruption import INTERRUPTION
+from sleuth.runs.run import step_of
 from sleuth.train import guards, parity, recovery
 from sleuth.train.checkpoint import Progress
 from sleuth.train.guards import Guards, NotFinite, Verdict, failure_examples, most_severe
@@ -17,8 +18,9 @@ from sleuth.train.held_out import HeldOutResults, evaluate_held_out, evaluate_tw
 from sleuth.train.metrics import Metrics, memory_metrics, speed_metrics, staleness_metrics
 from sleuth.train.observer import RunObserver
 from sleuth.train.parts import Parts
-from sleuth.train.rollout import RolloutBatch, RolloutSchedule, schedule_rollouts
+from sleuth.train.rollout import RolloutBatch, RolloutSchedule
 from sleuth.train.step import StepRates
+from sleuth.train.streaming import schedule_rollouts
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class Outcome:
 
 def train(parts: Parts, observer: RunObserver, started: float) -> Outcome:
     """Train to the last step, starting from the newest checkpoint if there is one."""
-    rollouts = schedule_rollouts(parts.config.train.mode, parts.sampler.collect, parts.publisher)
+    rollouts = schedule_rollouts(parts.sampler, parts.publisher, parts.run.path)
     before = after = None
     with INTERRUPTION.defer(), parts.open(), rollouts, _closing_engine(parts.engine, rollouts):
         newest = recovery.newest_checkpoint(parts)
@@ -50,6 +52,7 @@ def train(parts: Parts, observer: RunObserver, started: float) -> Outcome:
         parts = parity.with_correction(parts, checked, observer)
         recompute = parity.recomputes_old_logprobs(parts, checked, observer)
         loop = TrainingLoop(parts, rollouts, observer, recompute, started - progress.seconds)
+        rollouts.restore(progress)
         progress = loop.run(progress)
         if parts.config.evaluate.after:
             after = evaluate_twice(parts, rollouts, observer, progress.step, "evaluating after training")
@@ -108,8 +111,9 @@ class TrainingLoop:
             metrics = parts.learner.learn(batch.kept, rates, monitor.allow_update, self.recompute)
             monitor.check_learning(metrics, batch)
         with time_part("publish"):
-            if config.train.mode == "sync":  # otherwise the schedule publishes
+            if config.train.mode != "ahead":  # then the schedule publishes
                 parts.publisher.publish(step + 1, keep_cache=config.engine.stale_cache == "keep")
+                self.rollouts.advance(step + 1)
         with time_part("write"):
             parts.record_rollouts(step + 1, batch)
         return monitor.finish(batch, rates.kl)
@@ -137,6 +141,7 @@ class TrainingLoop:
         self.observer.step(step, metrics)
         self.observer.advance()
         if is_last or step % settings.save_every == 0 or (settings.keep_best and progress.best != best):
+            self.rollouts.prune(step_of(latest) if (latest := parts.run.latest()) is not None else 0)
             parts.save(progress)
         self.guards.record(result.metrics)
         return progress
@@ -173,8 +178,8 @@ class StepMonitor:
     def check_learning(self, metrics: Metrics, batch: RolloutBatch) -> None:
         """Check the metrics of the updates, and check that the new weights are finite."""
         checked = metrics
-        if self._parts.config.train.mode == "ahead":
-            # Engine and trainer are one version apart, so their difference does not measure engine accuracy.
+        if self._parts.config.train.max_staleness:
+            # Engine and trainer are versions apart, so their difference does not measure engine accuracy.
             metrics.pop("parity/k3", None)
             checked = {name: value for name, value in metrics.items() if name != "correction/k3"}
         self._metrics |= metrics
@@ -187,12 +192,14 @@ class StepMonitor:
         """Compute the remaining metrics and return the result of the step."""
         parts, progress, episodes = self._parts, self._progress, len(batch.trajectories)
         times = {**parts.learner.timer.collect(), "time/step": time.monotonic() - self._started}
-        # Rewards are computed during generation and recorded as time/reward.
-        times["time/generate"] = max(0.0, times["time/generate"] - batch.cost["time/reward"])
+        times["time/waiting_for_rollouts"] = times["time/generate"]
+        if not parts.config.train.is_streaming:
+            # Rewards are computed while the trainer waits, and recorded as time/reward.
+            times["time/generate"] = max(0.0, times["time/generate"] - batch.cost["time/reward"])
         metrics = self._metrics | {f"guard/{verdict.guard}": 1.0 for verdict in self._verdicts} | times
         metrics |= speed_metrics(parts.learner.policy, parts.ranks, episodes, metrics)
         metrics |= {"time/episodes": batch.seconds, **batch.cost, **memory_metrics()}
-        metrics |= staleness_metrics(batch.trajectories, progress.step)
+        metrics |= {**staleness_metrics(batch.trajectories, progress.step), **parts.rollout_metrics()}
         settings, measured = parts.config.algorithm.kl, metrics.get("policy/kl")
         if settings.target is not None and measured is not None and isfinite(measured):
             kl_coefficient = adapt_coefficient(kl_coefficient, measured, settings.target, settings.horizon, episodes)
@@ -201,6 +208,7 @@ class StepMonitor:
             step=progress.step + 1,
             tokens=progress.tokens + int(metrics["episode/tokens_all"]),
             questions_drawn=batch.questions_drawn,
+            untrained=batch.untrained,
             kl=kl_coefficient,
             score=None,
         )

@@ -1,7 +1,7 @@
 """The components of a training run; only rank 0 writes its records."""
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,14 +11,13 @@ import torch
 
 from sleuth.agent import methods, protocol
 from sleuth.agent.episode import Agent
-from sleuth.agent.loading import SEARCHES, require_search
+from sleuth.agent.loading import require_search
 from sleuth.agent.tools import load_tools
 from sleuth.config import recipe
 from sleuth.config.tree import Config
 from sleuth.engines.base import Engine
-from sleuth.engines.build import Lockstep
 from sleuth.errors import InputError, UserError
-from sleuth.gateway.outside import OutsideAgent, build_runner, check_agent, running
+from sleuth.gateway.outside import OutsideAgent, check_agent, running
 from sleuth.model.policy import select_device
 from sleuth.records import Question
 from sleuth.reward.rubric import Rubric
@@ -26,6 +25,7 @@ from sleuth.runs import checksums
 from sleuth.runs.run import Run
 from sleuth.runs.trajectory import trajectory_row
 from sleuth.train import checkpoint
+from sleuth.train.backend import LOCAL, RolloutBackend
 from sleuth.train.checkpoint import Progress, Saver
 from sleuth.train.data import QuestionStream, load_questions, prepare_sources
 from sleuth.train.guards import Verdict
@@ -33,7 +33,7 @@ from sleuth.train.manifest import changed_versions, create_run, require_same_inp
 from sleuth.train.metrics import finite_only
 from sleuth.train.observer import RunObserver
 from sleuth.train.plan import require_fits
-from sleuth.train.publish import Publisher, build_engine
+from sleuth.train.publish import Publisher
 from sleuth.train.ranks import ALONE, Ranks
 from sleuth.train.rollout import RolloutBatch, RolloutSampler
 from sleuth.train.step import Learner
@@ -55,6 +55,8 @@ class Parts:
     trackers: Trackers
     changes: tuple[str, ...] = ()
     versions: Mapping[str, Any] | None = None
+    concurrency: int | None = None  # episodes in flight; default: that of the config
+    rollout_metrics: Callable[[], Mapping[str, float]] = dict  # collective
 
     @property
     def agent(self) -> Agent | OutsideAgent:
@@ -123,24 +125,32 @@ class Parts:
         )
 
 
-def start_run(config: Config, folder: Path, observer: RunObserver, ranks: Ranks = ALONE) -> Parts:
+def start_run(
+    config: Config, folder: Path, observer: RunObserver, ranks: Ranks = ALONE, backend: RolloutBackend = LOCAL
+) -> Parts:
     """Create a run and build its parts; on a user error, remove the run folder."""
     config = recipe.with_absolute_paths(config)
     run = create_run(config, folder) if ranks.rank == 0 else Run(folder)
     ranks.barrier("the run folder")
     try:
-        return assemble(config, run, observer, ranks)
+        return assemble(config, run, observer, ranks, backend)
     except UserError:
         if ranks.rank == 0:
             shutil.rmtree(run.path)
         raise
 
 
-def resume_run(run: Run, observer: RunObserver, changes: Sequence[str] = (), ranks: Ranks = ALONE) -> Parts:
+def resume_run(
+    run: Run,
+    observer: RunObserver,
+    changes: Sequence[str] = (),
+    ranks: Ranks = ALONE,
+    backend: RolloutBackend = LOCAL,
+) -> Parts:
     """Build the parts of an interrupted run with its changed settings; raises InputError if its inputs have changed."""
     config = recipe.amend(run.config_and_inputs()[0], changes)
     require_same_inputs(run, config)
-    parts = replace(assemble(config, run, observer, ranks), changes=tuple(changes))
+    parts = replace(assemble(config, run, observer, ranks, backend), changes=tuple(changes))
     if changed := changed_versions(run, config):
         versions, notice = changed
         observer.log(notice)
@@ -148,7 +158,9 @@ def resume_run(run: Run, observer: RunObserver, changes: Sequence[str] = (), ran
     return parts
 
 
-def assemble(config: Config, run: Run, observer: RunObserver, ranks: Ranks = ALONE) -> Parts:
+def assemble(
+    config: Config, run: Run, observer: RunObserver, ranks: Ranks = ALONE, backend: RolloutBackend = LOCAL
+) -> Parts:
     """Build every part, cheap checks first."""
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
@@ -164,9 +176,8 @@ def assemble(config: Config, run: Run, observer: RunObserver, ranks: Ranks = ALO
     protocol.make_protocol(config.agent.protocol, tokens, tools)
     sources = prepare_sources(config, run, observer, ranks)
     training, held_out = load_questions(config, sources, observer)
-    engine, publisher = build_engine(config, learner, run.path)
-    observer.log(Lockstep.resolve(config, learner.policy.device.type).line(config.concurrency))
-    agent = build_runner(config, engine, tokens, sources.index, run.path / SEARCHES, tools)
+    rollouts = backend.connect(config, learner, run, sources.index, tools, observer)
+    agent = rollouts.agent
     if isinstance(agent, OutsideAgent):
         observer.log(f"{config.agent.source} calls the policy at {agent.gateway.url}")
     else:
@@ -177,12 +188,14 @@ def assemble(config: Config, run: Run, observer: RunObserver, ranks: Ranks = ALO
         config=config,
         run=run,
         learner=learner,
-        engine=engine,
-        publisher=publisher,
-        sampler=RolloutSampler(agent, rubric, stream, config, rollout_ranks),
+        engine=rollouts.engine,
+        publisher=rollouts.publisher,
+        sampler=RolloutSampler(agent, rubric, stream, config, rollout_ranks, rollouts.episodes),
         held_out=held_out,
         saver=Saver(run, config.train.keep, ranks, always=(0,)),  # step 0 is the last rollback target
         trackers=Trackers.build(config.track, run, observer, enabled=ranks.rank == 0),
+        concurrency=rollouts.concurrency,
+        rollout_metrics=rollouts.metrics,
     )
 
 

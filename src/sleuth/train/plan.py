@@ -149,7 +149,7 @@ def describe(config: Config, device: Accelerator, models: Models, episodes: Epis
 def _engine(config: Config, ranks: int) -> Engine:
     if config.engine.is_server:
         return "elsewhere" if config.engine.url else "server"
-    return "shared" if config.train.mode == "sync" and ranks == 1 else "copy"
+    return "shared" if config.train.max_staleness == 0 and ranks == 1 else "copy"
 
 
 def longest_episodes(config: Config) -> Episodes:

@@ -90,6 +90,6 @@ def build_engine(config: Config, learner: Learner, folder: Path) -> tuple[Engine
 
 def engine_policy(config: Config, learner: Learner) -> Policy:
     """Return the learner's policy, or a copy if rollouts overlap with training or the weights are sharded."""
-    if config.train.mode == "sync" and learner.ranks.world == 1:
+    if config.train.max_staleness == 0 and learner.ranks.world == 1:
         return learner.policy
     return load_policy(config, learner.policy.device)

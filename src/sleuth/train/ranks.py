@@ -80,10 +80,15 @@ class Torchrun:
     group: dist.ProcessGroup
 
     @classmethod
-    def join(cls) -> "Torchrun":
-        """Join the process group that torchrun describes in the environment."""
+    def join(cls, rank: int = -1, world: int = -1, address: str | None = None) -> "Torchrun":
+        """Join a process group, by default the one that torchrun describes in the environment.
+
+        `address` is the HOST:PORT where rank 0 listens for the others.
+        """
         on_gpu = torch.cuda.is_available()
-        dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
+        backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
+        method = None if address is None else f"tcp://{address}"
+        dist.init_process_group(backend, init_method=method, rank=rank, world_size=world)
         joined = cls(dist.get_rank(), dist.get_world_size(), _object_group())
         if len({each for (each,) in joined.gather([on_gpu], "the start")}) > 1:
             raise ConfigError(f"some of the {joined.world} processes have no GPU; start at most one process per GPU")
@@ -145,6 +150,11 @@ def require_supported(config: Config, world: int) -> None:
         raise ConfigError(
             f"train.questions = {config.train.questions} is not divisible by {world} processes; "
             f"choose a multiple of {world}, or another --nproc"
+        )
+    if config.train.is_streaming and world > 1:
+        raise ConfigError(
+            f"train.mode = async supports one training process, not {world}; leave out --nproc, or set train.mode = "
+            "ahead"
         )
     if config.engine.is_server and world > 1:
         raise ConfigError(

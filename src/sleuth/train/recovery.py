@@ -61,7 +61,7 @@ def roll_back(
     """
     parts.saver.wait()
     rollouts.discard()
-    staleness = int(parts.config.train.mode == "ahead")
+    staleness = parts.config.train.max_staleness
     target = guards.last_good(map(step_of, parts.run.checkpoints()), progress.step, staleness)
     # Only rank 0 knows when a checkpoint is complete.
     ((target,), *_) = parts.ranks.gather([target], "the checkpoint to return to")
@@ -79,7 +79,9 @@ def roll_back(
         parts.run.remove_checkpoints_after(target)
     parts.record_verdicts(progress.step, verdicts, observer)
     _rewind(parts, target, target)
-    return replace(restored, seconds=progress.seconds)
+    restored = replace(restored, seconds=progress.seconds)
+    rollouts.restore(restored)
+    return restored
 
 
 def _rewind(parts: Parts, step: int, recorded: int) -> None:

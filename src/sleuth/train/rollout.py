@@ -2,7 +2,8 @@
 
 Each rank runs and scores the episodes of its share of the questions; results are gathered on every rank.
 Each reward is computed on one rank only: a random or judged reward could differ between ranks.
-Rollouts are collected synchronously, or one step ahead while the previous step trains.
+Rollouts are collected synchronously, or one step ahead while the previous step trains; `streaming` has the third
+schedule, which samples group by group.
 """
 
 import asyncio
@@ -14,11 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypeVar
 
-from sleuth.agent.episode import Agent, run_batch
+from sleuth.agent.episode import Agent
 from sleuth.agent.task import Task
 from sleuth.config.algorithm import UNGROUPED
 from sleuth.config.tree import Config
-from sleuth.engines.paged.engine import PagedEngine
 from sleuth.engines.paged.scheduler import EngineStats
 from sleuth.evaluate.results import ScoredTrajectory
 from sleuth.gateway.outside import OutsideAgent
@@ -26,7 +26,9 @@ from sleuth.records import Group, Question, Score, Trajectory
 from sleuth.reward.rubric import Rubric
 from sleuth.runs.interruption import INTERRUPTION
 from sleuth.train import guards
+from sleuth.train.checkpoint import Progress
 from sleuth.train.data import QuestionStream
+from sleuth.train.episodes import EpisodeRunner, LocalEpisodes
 from sleuth.train.metrics import RolloutCounters, Timer, episode_metrics, has_spread, stop_metrics
 from sleuth.train.publish import Publisher
 from sleuth.train.ranks import ALONE, Ranks, cancel_together
@@ -37,7 +39,7 @@ POLL_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True)
 class RolloutBatch:
-    """Episodes of a step; `kept` holds the groups to learn from, `cost` the search and engine metrics."""
+    """Episodes of a step; `kept` holds the groups to learn from, `cost` the search, engine and buffer metrics."""
 
     trajectories: list[Trajectory]
     groups: list[Group]
@@ -46,6 +48,7 @@ class RolloutBatch:
     rounds: int
     seconds: float
     cost: Mapping[str, float]
+    untrained: tuple[int, ...] = ()  # positions of the stream that were drawn, and are in no step yet
 
     def metrics(self) -> dict[str, float]:
         dropped = {"group/dropped": float(len(self.groups) - len(self.kept)), "group/rounds": float(self.rounds)}
@@ -60,19 +63,23 @@ class RolloutBatch:
 
 @dataclass(frozen=True, slots=True)
 class RolloutSampler:
-    """Collects the rollouts of a run."""
+    """Collects the rollouts of a run; `episodes` runs them elsewhere than in this process."""
 
     agent: Agent | OutsideAgent
     rubric: Rubric
     stream: QuestionStream
     config: Config
     ranks: Ranks = ALONE
+    episodes: EpisodeRunner | None = None
+
+    @property
+    def runner(self) -> EpisodeRunner:
+        """The runner of the episodes; in this process, each has a limit of its own."""
+        return self.episodes or LocalEpisodes(self.agent, self.config.concurrency)
 
     async def collect(self, step: int, questions_drawn: int) -> RolloutBatch:
         """Run and score the episodes of a step, starting at this position of the question stream."""
-        started, train, before = time.monotonic(), self.config.train, self._counters()
-        # A group baseline needs two samples.
-        enough = 1 if self.config.algorithm.advantage in UNGROUPED else min(2, train.samples)
+        started, train, before = time.monotonic(), self.config.train, self.counters()
         trajectories: list[Trajectory] = []
         groups: list[Group] = []
         kept: list[Group] = []
@@ -85,35 +92,55 @@ class RolloutSampler:
             guards.require_usable([each.trajectory for each in scored])
             new = group_by_question(scored)
             groups += new
-            usable = [group for group in new if len(group.trajectories) >= enough]
-            kept += [group for group in usable if not train.resample or has_spread(group)]
+            kept += filter(self.is_kept, new)
             drawn, rounds = drawn + len(questions), rounds + 1
         seconds = time.monotonic() - started
-        cost = self._counters().metrics_since(before, timer.collect()["time/reward"], self.ranks)
+        cost = self.counters().metrics_since(before, timer.collect()["time/reward"], self.ranks)
         return RolloutBatch(trajectories, groups, kept, questions_drawn + drawn, rounds, seconds, cost)
 
-    def _counters(self) -> RolloutCounters:
+    def is_kept(self, group: Group) -> bool:
+        """Whether to learn from a group: it has enough usable samples and, with `train.resample`, reward spread."""
+        train = self.config.train
+        # A group baseline needs two samples.
+        enough = 1 if self.config.algorithm.advantage in UNGROUPED else min(2, train.samples)
+        return len(group.trajectories) >= enough and (not train.resample or has_spread(group))
+
+    def counters(self) -> RolloutCounters:
+        """Return a snapshot of the counters of search, engine, tools and outside agent."""
         engine, toolbox = self.agent.engine, self.agent.tools
-        stats = engine.stats if isinstance(engine, PagedEngine) else EngineStats()
+        stats: EngineStats = getattr(engine, "stats", EngineStats())  # servers do not count their work
         tools = {name: replace(usage) for name, usage in toolbox.usage.items()}
         outside = replace(self.agent.counts) if isinstance(self.agent, OutsideAgent) else None
         return RolloutCounters(replace(toolbox.searches), replace(stats), tools, outside)
 
+    async def sample_group(self, position: int, runner: EpisodeRunner, timer: Timer) -> list[ScoredTrajectory]:
+        """Run and score all samples of the question at a position of the stream, which is the id of its group.
+
+        Seeds depend on the position alone, not on the step that trains on the group.
+        """
+        tasks = self._tasks(self.stream.take(position, 1), position // self.config.train.questions, position)
+        return await self._score(await runner.run(tasks), timer)
+
     async def _run(self, questions: Sequence[Question], step: int, first: int, timer: Timer) -> list[ScoredTrajectory]:
         """Run each question `train.samples` times; group ids are consecutive, starting at `first`."""
-        train, ranks = self.config.train, self.ranks
-        tasks = [
+        ranks, tasks = self.ranks, self._tasks(questions, step, first)
+        mine = [task for task in tasks if (task.group - first) % ranks.world == ranks.rank]
+        scored = await self._score(await cancel_together(self.runner.run(mine), ranks), timer)
+        gathered = ranks.gather(scored, f"the episodes of step {step + 1} from question {first}")
+        every = [each for theirs in gathered for each in theirs]
+        return sorted(every, key=lambda each: (each.trajectory.group, each.trajectory.sample))
+
+    def _tasks(self, questions: Sequence[Question], step: int, first: int) -> list[Task]:
+        train = self.config.train
+        return [
             Task(question, first + index, sample, step + 1, train.seed, train.temperature, train.top_p, train.top_k)
             for index, question in enumerate(questions)
             for sample in range(train.samples)
-            if index % ranks.world == ranks.rank
         ]
-        trajectories = await cancel_together(run_batch(self.agent, tasks, self.config.concurrency), ranks)
+
+    async def _score(self, trajectories: Sequence[Trajectory], timer: Timer) -> list[ScoredTrajectory]:
         with timer.time("reward"):
-            mine = [ScoredTrajectory(*scored) for scored in await self.rubric.score_all(trajectories)]
-        gathered = ranks.gather(mine, f"the episodes of step {step + 1} from question {first}")
-        every = [each for theirs in gathered for each in theirs]
-        return sorted(every, key=lambda each: (each.trajectory.group, each.trajectory.sample))
+            return [ScoredTrajectory(*scored) for scored in await self.rubric.score_all(trajectories)]
 
 
 def group_by_question(scored: Sequence[ScoredTrajectory]) -> list[Group]:
@@ -146,14 +173,23 @@ class RolloutSchedule:
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Run a coroutine that uses the engine, such as an evaluation, while no rollout is in flight."""
-        with _raise_interrupts():
+        with raise_interrupts():
             return self._runner.run(work)
 
+    def restore(self, progress: Progress) -> None:
+        """Continue from a checkpoint or from the start of the run, before the first batch."""
+
+    def advance(self, version: int) -> None:
+        """Note that a step is trained and its weights are published."""
+
     def wait_idle(self) -> None:
-        """Wait until no rollout is in flight, so that the weights may change."""
+        """Wait until no rollout is in flight if the weights may change only then."""
 
     def discard(self) -> None:
         """Discard rollouts collected in advance for a step that will not run."""
+
+    def prune(self, step: int) -> None:
+        """Remove from disk what is not needed to resume from the checkpoint of a step."""
 
     def cancel(self) -> None:
         """Cancel rollouts in flight because the run ends with an error or an interrupt."""
@@ -181,8 +217,8 @@ class OneStepAhead(RolloutSchedule):
             self.discard()
             self._publisher.publish(step)
             self._pending = (step, self._submit(self._collect(step, questions_drawn)))
-        with _raise_interrupts():
-            batch = _wait(self._pending[1]).result()
+        with raise_interrupts():
+            batch = wait_for(self._pending[1]).result()
         self._pending = None
         if not last:
             self._publisher.publish(step)
@@ -191,12 +227,12 @@ class OneStepAhead(RolloutSchedule):
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         self.wait_idle()
-        with _raise_interrupts():
-            return _wait(self._submit(work)).result()
+        with raise_interrupts():
+            return wait_for(self._submit(work)).result()
 
     def wait_idle(self) -> None:
         if self._pending is not None:
-            _wait(self._pending[1])  # its error, if any, is raised by next_batch
+            wait_for(self._pending[1])  # its error, if any, is raised by next_batch
 
     def discard(self) -> None:
         self.wait_idle()
@@ -228,13 +264,8 @@ class OneStepAhead(RolloutSchedule):
         self._thread.shutdown()
 
 
-def schedule_rollouts(mode: str, collect: Collect, publisher: Publisher) -> RolloutSchedule:
-    """Create the schedule that `train.mode` selects."""
-    return OneStepAhead(collect, publisher) if mode == "ahead" else RolloutSchedule(collect)
-
-
 @contextmanager
-def _raise_interrupts() -> Iterator[None]:
+def raise_interrupts() -> Iterator[None]:
     """Raise Interrupted instead of CancelledError if a signal cancelled the work."""
     try:
         yield
@@ -243,7 +274,7 @@ def _raise_interrupts() -> Iterator[None]:
         raise
 
 
-def _wait(future: Future[Result]) -> Future[Result]:
+def wait_for(future: Future[Result]) -> Future[Result]:
     """Wait in short intervals, so that the main thread handles signals that arrive in another thread."""
     while wait([future], timeout=POLL_SECONDS).not_done:
         pass

@@ -15,7 +15,8 @@ class Rates:
     """Measured rates as shares of a device's peak; `traffic` is in units of a layer's saved activations.
 
     `layer` and `adapter_layer` are seconds per decoder layer of a decode step, `launch` and `adapter_launch` seconds in
-    which the host starts the kernels of one layer's training pass, `turn` the host's seconds per turn of an episode.
+    which the host starts the kernels of one layer's training pass, `turn` the host's seconds per turn of an episode,
+    and `search` those per turn of a group, whose episodes share most searches.
     """
 
     machine: str
@@ -32,12 +33,14 @@ class Rates:
     launch: float
     adapter_launch: float
     turn: float
+    search: float
 
 
-# Fitted to docs/benchmarks.md (bench train, step, evaluate) and docs/engine.md (bench engine).
+# The GPU's shares are fitted to docs/benchmarks.md (bench train, step, evaluate) and docs/engine.md (bench engine), the
+# seconds of the host to `bench plan` (docs/plan.md).
 GPU_RATES = Rates(
     machine="one H200, 16 cores of a Xeon, torch 2.11",
-    commit="a852bb5",
+    commit="1179251",
     matmul=0.78,
     attention=0.4,
     forward_traffic=6.0,
@@ -46,10 +49,11 @@ GPU_RATES = Rates(
     decode_bandwidth=0.77,
     optimiser_bandwidth=0.7,
     layer=26e-6,
-    adapter_layer=110e-6,
-    launch=0.5e-3,
-    adapter_launch=1.2e-3,
-    turn=3.0e-3,
+    adapter_layer=330e-6,
+    launch=3.0e-3,
+    adapter_launch=9.0e-3,
+    turn=0.7e-3,
+    search=2.3e-3,
 )
 # A rough fit to the quickstart (docs/quickstart.md): shares of CORE_FLOPS and CPU_BANDWIDTH.
 CPU_RATES = Rates(
@@ -67,6 +71,7 @@ CPU_RATES = Rates(
     launch=1.0e-3,
     adapter_launch=2.0e-3,
     turn=3.0e-3,
+    search=0.0,
 )
 
 
@@ -157,7 +162,8 @@ def _train(setup: Setup, model: ModelSize, episodes: Episodes, rates: Rates) -> 
     backward = tokens * (products + attention + rates.backward_traffic * saved / setup.device.bandwidth)
     packs = episodes.updates * ceil(tokens / episodes.updates / setup.pack)
     launches = packs * shape.layers * (rates.adapter_launch if rank else rates.launch)
-    return max((1 + setup.recompute) * forward + backward, (1 + setup.recompute / 3) * launches)
+    # The host launches kernels while the GPU computes; the two overlap in part.
+    return hypot((1 + setup.recompute) * forward + backward, (1 + setup.recompute / 3) * launches)
 
 
 def _optimise(setup: Setup, model: ModelSize, rates: Rates) -> float:
@@ -167,12 +173,10 @@ def _optimise(setup: Setup, model: ModelSize, rates: Rates) -> float:
     return seconds + (values * (FP32 + setup.itemsize + OPTIMISER_TRAFFIC) / HOST_LINK if setup.offload else 0)
 
 
-def _generate(setup: Setup, episodes: Episodes, rates: Rates) -> float:
-    """Decode and prefill on the GPU beside the host's work, which overlap in part."""
-    model, device = setup.policy, setup.device
+def decode_step_seconds(setup: Setup, lanes: int, length: float) -> float:
+    """Predict one decode step of so many sequences, whose contexts have this length on average."""
+    model, device, rates = setup.policy, setup.device, rates_of(setup)
     shape, peak = model.attention(setup.dtype), device.flops(setup.half)
-    lanes = max(1, min(setup.slots, episodes.count))
-    length = episodes.prompt + (episodes.tokens - episodes.prompt) / 2
     products = max(
         2 * model.active * lanes / (rates.decode_matmul * peak),
         model.active * setup.itemsize / (rates.decode_bandwidth * device.bandwidth),
@@ -180,9 +184,21 @@ def _generate(setup: Setup, episodes: Episodes, rates: Rates) -> float:
     cache = lanes * length * shape.bytes_per_token / (rates.decode_bandwidth * device.bandwidth)
     logits = SAMPLER_PASSES * lanes * model.vocabulary * FP32 / device.bandwidth
     overhead = shape.layers * (rates.adapter_layer if setup.rank else rates.layer)
+    return products + cache + logits + overhead
+
+
+def prefill_seconds(setup: Setup, tokens: float, length: float) -> float:
+    """Predict the prefill of so many tokens, in contexts of this length."""
+    return _forward(setup, setup.policy, tokens, 0.0, length, rates_of(setup))
+
+
+def _generate(setup: Setup, episodes: Episodes, rates: Rates) -> float:
+    """Decode and prefill on the GPU beside the host's work, which overlap in part."""
+    lanes = max(1, min(setup.slots, episodes.count))
+    length = episodes.prompt + (episodes.tokens - episodes.prompt) / 2
     steps = ceil(episodes.count / lanes) * episodes.sampled
     # The samples of a group share the pages of their prompt; each turn computes only its new tokens.
     given = episodes.prompt / episodes.group + (episodes.turns - 1) * episodes.observation
-    prefill = _forward(setup, model, episodes.count * given, 0.0, episodes.tokens, rates)
-    host = episodes.count * episodes.turns * rates.turn
-    return hypot(steps * (products + cache + logits + overhead) + prefill, host)
+    prefill = prefill_seconds(setup, episodes.count * given, episodes.tokens)
+    host = episodes.count * episodes.turns * (rates.turn + rates.search / episodes.group)
+    return hypot(steps * decode_step_seconds(setup, lanes, length) + prefill, host)

@@ -72,7 +72,7 @@ def test_teacher_at_an_address(tmp_path: Path, stage: Any) -> None:
     said = run("make", folder(tmp_path), "--out", out, "--teacher", stage.url, "--model", "wise")
     made = questions.load(out)
     assert sorted(question.golden_answers[0] for question in made) == ["bzip2", "gzip", "lzma", "zstd"]
-    assert "| proposed | 4 |" in said
+    assert "| proposed | 8 |" in said  # four by the teacher, four by rules
     assert json.loads((tmp_path / "made.report.json").read_bytes())["counts"]["accepted"] == 4
     assert "already exists" in str(refused("make", tmp_path / "docs", "--out", out, "--teacher", stage.url))
 

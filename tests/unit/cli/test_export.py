@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from sleuth.cli.export import export
+from sleuth.cli.megatron import import_
 from sleuth.errors import ConfigError, InputError
 from sleuth.model import lora
 from sleuth.model.lora import LoRA
@@ -102,6 +103,33 @@ def test_index_of_several_files_is_kept_true(run: Run, tmp_path: Path) -> None:
     index = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())
     assert index["metadata"]["total_size"] == 2 * sum(each.numel() for each in weights(run.checkpoint(3)).values())
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype="auto").dtype == torch.float16
+
+
+@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+def test_megatron_checkpoint_comes_back_as_it_was(run: Run, tmp_path: Path, dtype: str | None) -> None:
+    export(run.path, tmp_path / "megatron", best=True, dtype=dtype, megatron=True)
+    assert (tmp_path / "megatron" / "iter_0000002" / "metadata.json").is_file()
+    export(run.path, tmp_path / "plain", best=True, dtype=dtype)
+    import_(tmp_path / "out", tmp_path / "megatron", str(run.checkpoint(2)))
+    assert same(tmp_path / "out", tmp_path / "plain")
+    assert AutoTokenizer.from_pretrained(tmp_path / "out").get_vocab()
+
+
+def test_megatron_export_has_the_same_checks(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="already exists"):
+        export(run.path, tmp_path, megatron=True)
+    with pytest.raises(ConfigError, match="--dtype int8"):
+        export(run.path, tmp_path / "out", dtype="int8", megatron=True)
+    torn = shutil.copytree(run.checkpoint(3), tmp_path / "step-3")
+    (torn / "trainer" / "checksums.json").unlink()
+    kept = {name: each for name, each in weights(torn).items() if "norm" not in name}
+    save_file(kept, torn / "model.safetensors")
+    with pytest.raises(InputError, match=r"step-3 lacks the weight .*norm"):
+        export(torn, tmp_path / "out", megatron=True)
+    (torn / "model.safetensors").write_bytes(b"torn")
+    with pytest.raises(InputError, match=r"model\.safetensors cannot be read"):
+        export(torn, tmp_path / "out", megatron=True)
+    assert {each.name for each in tmp_path.iterdir()} == {"step-3"}
 
 
 def test_existing_folder_is_left_as_it_is(run: Run, tmp_path: Path) -> None:

@@ -253,6 +253,28 @@ USELESS: dict[str, tuple[Knobs, str]] = {
         {"train": {"mode": "ahead"}},
         "train.mode = ahead samples with weights one version old; choose algorithm.correction.level = token",
     ),
+    "mode, async": (
+        {"train": {"mode": "async", "staleness": 3}},
+        "train.mode = async samples with weights up to 3 versions old; set algorithm.correction.level = token",
+    ),
+    "mode, lockstep": (
+        {
+            "train": {"mode": "async"},
+            "algorithm": {"correction": {"level": "token"}},
+            "engine": {"lockstep": "on"},
+        },
+        "engine.lockstep = on has no effect with train.mode = async; remove it",
+    ),
+    **{
+        f"staleness, {mode}": (
+            {
+                "train": {"mode": mode, "staleness": 1},
+                "algorithm": {"correction": {"level": "token"}},
+            },
+            f"staleness has no effect with train.mode = {mode}; remove it",
+        )
+        for mode in ("sync", "ahead")
+    },
     "mode, stale": (
         {
             "train": {"mode": "ahead"},
@@ -309,6 +331,22 @@ USELESS: dict[str, tuple[Knobs, str]] = {
         {"engine": {"kind": "vllm", "command": "env/bin/vllm --enforce-eager"}},
         "command = 'env/bin/vllm --enforce-eager' has no word serve; write it like env/bin/vllm serve",
     ),
+    "engine.command, another server": (
+        {"engine": {"kind": "sglang", "command": "env/bin/python --device cpu"}},
+        "command = 'env/bin/python --device cpu' has no word serve or sglang.launch_server",
+    ),
+    "engine.in_flight, sglang": (
+        {"engine": {"kind": "sglang", "url": "http://a:1", "in_flight": "pause"}},
+        "in_flight = pause is for kind = vllm; use finish or abort",
+    ),
+    "engine.weights, vllm": (
+        {"engine": {"kind": "vllm", "weights": "collective"}},
+        "weights = collective is for kind = sglang; use disk or device",
+    ),
+    "engine.exchange, by broadcast": (
+        {"engine": {"kind": "sglang", "weights": "collective", "exchange": "e"}},
+        "exchange has no effect with engine.weights = collective; remove it",
+    ),
     "lora, vllm": (
         {"engine": {"kind": "vllm"}, "model": {"lora": {"rank": 8}}},
         "model.lora.rank = 8 trains adapters, and engine.kind = vllm is sent whole weights only; train the whole model",
@@ -361,8 +399,16 @@ EFFECTIVE: dict[str, Knobs] = {
     "PPO": {"algorithm": {"advantage": "gae", "critic": {"gamma": 0.9, "warmup": 5}}, "train": {"samples": 1}},
     "DAPO": {"algorithm": {"overlong": "shape", "overlong_tokens": 64, "clip_high": 0.28}, "train": {"resample": 3}},
     "ahead": {"algorithm": {"correction": {"level": "token"}}, "train": {"mode": "ahead"}},
+    "async": {
+        "algorithm": {"correction": {"level": "token"}},
+        "train": {"mode": "async", "staleness": 3},
+        "engine": {"stale_cache": "keep"},
+    },
+    "async without staleness": {"train": {"mode": "async", "staleness": 0}, "engine": {"lockstep": "on"}},
     "no mask": {"algorithm": {"origin_mask": False, "old": "recompute"}},
     "vLLM": {"engine": {"kind": "vllm", "command": "env/bin/vllm serve", "memory": 0.5, "weights": "device"}},
+    "SGLang": {"engine": {"kind": "sglang", "weights": "collective", "memory": 0.5}},
+    "SGLang by address": {"engine": {"kind": "sglang", "url": "http://a:1", "exchange": "w", "in_flight": "finish"}},
     "vLLM by address": {"engine": {"kind": "vllm", "url": "http://a:1", "exchange": "w", "in_flight": "abort"}},
     "the best": {"train": {"keep_best": True}, "evaluate": {"every": 5, "before": False, "after": False}},
 }

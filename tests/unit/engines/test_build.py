@@ -26,12 +26,18 @@ FUNCTION = {"index": "import:mine.search"}
         ({}, "cuda", False, False, 8, "the engine runs on cuda"),
         ({"retrieval": SERVER}, "cuda", False, False, 32, "the engine runs on cuda"),
         ({"engine": {"kind": "vllm", "slots": 8}}, "cuda", False, False, 8, "engine.kind = vllm"),
+        ({"engine": {"kind": "sglang", "slots": 8}}, "cuda", False, False, 8, "engine.kind = sglang"),
         ({"engine": {"lockstep": "off", "slots": 8}}, "cpu", False, False, 8, "engine.lockstep = off"),
         ({"engine": {"lockstep": "on", "slots": 8}}, "cpu", True, True, 8, "engine.lockstep = on"),
         (
             {"engine": {"lockstep": "on", "slots": 8}, "retrieval": SERVER},
             "cpu", True, False, 8, "engine.lockstep = on",
         ),
+        (
+            {"train": {"mode": "async"}, "algorithm": {"correction": {"level": "token"}}},
+            "cpu", False, False, 8, "train.mode = async",
+        ),
+        ({"train": {"mode": "async", "staleness": 0}}, "cpu", True, True, 8, "every tool answers in this process"),
         ({"retrieval": SERVER, "agent": {"concurrency": 5}}, "cpu", False, False, 5, "searches leave this process"),
     ],
 )  # fmt: skip

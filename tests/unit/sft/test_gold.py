@@ -70,10 +70,11 @@ def demonstrate(corpus: Path) -> Callable[..., Demonstration | Skipped]:
         protocol: Protocol | None = None,
         quotes: bool = False,
         guesses: bool = False,
+        abstain: bool = False,
     ) -> Demonstration | Skipped:
         searched = index.load(corpus / "index") if isinstance(retriever, str) else retriever
         writer = GoldDemonstrator(
-            PASSAGES.get, searched, protocol or Tags(), "brief", k, searches, seed, quotes, guesses
+            PASSAGES.get, searched, protocol or Tags(), "brief", k, searches, seed, quotes, guesses, abstain
         )
 
         async def first() -> Demonstration | Skipped:
@@ -294,6 +295,14 @@ def test_skipped_questions_have_a_reason(
     result = demonstrate(question)
     assert isinstance(result, Skipped)
     assert reason in result.reason
+
+
+def test_unanswerable_question_ends_in_an_abstention(demonstrate: Callable[..., Demonstration | Skipped]) -> None:
+    hopeless = Question("q", "Who paints the river?", ("Ada",), "s", ("lost",), answerable=False)
+    made = demonstrate(hopeless, abstain=True)
+    assert isinstance(made, Demonstration)
+    assert actions(made) == [ToolCall.search("Who paints the river"), Answer("I don't know")]
+    assert isinstance(demonstrate(hopeless, None, abstain=True), Skipped)
 
 
 def test_quote_that_parses_as_an_action_is_skipped(demonstrate: Callable[..., Demonstration | Skipped]) -> None:

@@ -153,3 +153,13 @@ def test_command_requires_a_jsonl_name(tmp_path: Path) -> None:
 def test_invalid_options(written: Callable[..., list[dict[str, Any]]], options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         written(k=3, prompt=None, limit=None, seed=0, **options)
+
+
+def test_unanswerable_question_is_answered_with_an_abstention(library: Retriever) -> None:
+    async def collected() -> list[dict[str, Any]]:
+        writer = GoldAnswerWriter(library, 2, Tags(), "rag", abstain=True)
+        return [row async for row in writer.rows([replace(ELSEWHERE, answerable=False)])]
+
+    (row,) = asyncio.run(collected())
+    assert row["messages"][-1]["content"] == "<answer> I don't know </answer>"
+    assert "I don't know" in row["messages"][0]["content"]

@@ -2,22 +2,34 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sleuth.agent.episode import Agent
 from sleuth.agent.tags import Tags
+from sleuth.agent.task import Task
 from sleuth.agent.tools import Toolbox
 from sleuth.config.agent import AgentConfig
 from sleuth.config.reward import RewardConfig
 from sleuth.engines.scripted import ScriptedEngine
 from sleuth.errors import EngineFailure, InputError
 from sleuth.model.tokens import Tokens
-from sleuth.records import Answer, Outcome, Question, Score, Segment, StopReason, ToolCall, Trajectory, Turn
+from sleuth.records import Answer, Malformed, Outcome, Question, Score, Segment, StopReason, ToolCall, Trajectory, Turn
 from sleuth.retrieval.retriever import Retriever
 from sleuth.reward.rubric import Rubric
-from sleuth.sft.rejection import Preference, SampledTraces, SamplingJournal, ScoredTrajectory, SelectionConfig, sample
+from sleuth.sft.conversation import ConversationEncoder
+from sleuth.sft.rejection import (
+    Preference,
+    SampledTraces,
+    SamplingJournal,
+    ScoredTrajectory,
+    SelectionConfig,
+    is_writable,
+    message_row,
+    sample,
+)
 
 ASKED = Question("q", "Who?", ("Ada",), "library")
 
@@ -127,3 +139,39 @@ def test_interrupted_sampling_resumes_without_repeats(tokens: Tokens, library: R
     assert result.counts["asked"] == result.counts["solved"] == {"library": 12}
     assert sorted(asked.count(str(n)) for n in range(8)) == [2] * 8  # two samples each despite the interruption
     assert list(tmp_path.iterdir()) == []
+
+
+def test_messages_encode_to_the_tokens_of_the_episode(tokens: Tokens, library: Retriever) -> None:
+    script = ("<think> a </think> <search> book 1 </search>", "<think> b </think> <answer> Ada </answer>")
+    engine = ScriptedEngine.playing(*(tokens.encode(text) for text in script))
+    config = AgentConfig(abstain=True)
+    agent = Agent(engine, tokens, Tags(), Toolbox(library, 2), config)
+    played = asyncio.run(agent.run(Task(ASKED)))
+    row = message_row(agent, played)
+    assert row["question_id"] == "q"
+    ids = [token for piece in ConversationEncoder(tokens, Tags(), 500).encode(row["messages"]) for token in piece.ids]
+    assert tuple(ids[: len(played.ids)]) == played.ids
+    assert "I don't know" in row["messages"][0]["content"]
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        Turn("", Malformed("no tag"), Outcome.CORRECTED, 1),
+        Turn("<information> I see", ToolCall.search("x"), Outcome.FOUND, 1),
+    ],
+)
+def test_episodes_that_messages_cannot_represent(turn: Turn, tokens: Tokens, library: Retriever) -> None:
+    agent = Agent(ScriptedEngine.playing(), tokens, Tags(), Toolbox(library, 2), AgentConfig())
+    trajectory, _ = EPISODES[0]
+    assert is_writable(agent, trajectory)
+    assert not is_writable(agent, replace(trajectory, turns=(turn, *trajectory.turns)))
+
+
+def test_episodes_of_a_server_differ_by_their_text() -> None:
+    def said(text: str) -> ScoredTrajectory:
+        turn = Turn(text, Answer("Ada"), Outcome.ANSWERED, 1)
+        return replace(EPISODES[0][0], segments=(), turns=(turn,)), EPISODES[0][1]
+
+    kept = SelectionConfig(3, per_question=3, messages=True).select([said("a"), said("b"), said("a")])
+    assert len(kept) == 2

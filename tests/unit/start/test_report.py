@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 
-from sleuth.start.report import page, verdict
+from sleuth.evaluate.results import QuestionResult
+from sleuth.records import Question
+from sleuth.start.report import examples, page, verdict
 
 ESTIMATE = {"value": 0.5, "low": 0.4, "high": 0.6, "count": 90}
 
@@ -13,8 +15,9 @@ def summary(value: float, low: float, high: float) -> dict[str, Any]:
     return {
         "documents": ["3 documents, 1.2 KiB: 3 .md; languages: 3 en"],
         "questions": {"types": {"definition": 90}, "parts": {"train": 70, "validation": 10, "test": 10}},
-        "em": dict.fromkeys(("alone", "rag", "trained"), ESTIMATE),
-        "trained_against_rag": {"value": value, "low": low, "high": high},
+        "em": dict.fromkeys(("alone", "rag", "rag-cold-start", "trained"), ESTIMATE),
+        "gain": {key: {"value": value, "low": low, "high": high} for key in ("alone", "rag", "rag-cold-start")},
+        "difficulty": {"mean": 0.25, "always_right": 7, "never_right": 3},
         "seconds": {"documents": 1.5},
         "serve": "sleuth serve agent run",
     }
@@ -22,13 +25,29 @@ def summary(value: float, low: float, high: float) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("gain", "said"),
-    [((0.1, 0.02, 0.2), "beats"), ((-0.1, -0.2, -0.01), "worse"), ((0.1, -0.05, 0.2), "cannot be told apart")],
+    [((0.1, 0.02, 0.2), "beats"), ((-0.1, -0.2, -0.01), "worse"), ((0.1, -0.05, 0.2), "does not differ significantly")],
 )
 def test_the_verdict_follows_the_interval(gain: tuple[float, float, float], said: str) -> None:
     assert said in verdict(summary(*gain))
 
 
 def test_the_page_shows_rows_and_links() -> None:
-    html = page(summary(0.1, 0.02, 0.2), {"trained": {}})
+    html = page(summary(0.1, 0.02, 0.2), {"trained": {}}, [("Who?", "Ada", "✗ Bob", "✓ Ada")])
     for text in ("model with RAG", "evaluations/trained/results.html", "beats", "run/report.html", "3 .md"):
         assert text in html
+    for text in ("✗ Bob", "25% of its attempts", "3 never"):
+        assert text in html
+
+
+def test_examples_begin_with_differences() -> None:
+    def result(number: int, answer: str, em: float, answerable: bool = True) -> QuestionResult:
+        question = Question(f"q{number}", f"Who {number}?", ("Ada",), "set", answerable=answerable)
+        return QuestionResult(question, answer, {"em": em})
+
+    rag = [result(0, "Ada", 1), result(1, "Bob", 0), result(2, "Ada", 1, answerable=False)]
+    trained = [result(0, "Ada", 1), result(1, "Ada", 1), result(2, "I don't know", 0, answerable=False)]
+    assert examples({"rag": rag, "trained": trained}) == [
+        ("Who 1?", "Ada", "✗ Bob", "✓ Ada"),
+        ("Who 2?", "(none)", "✗ Ada", "✓ I don't know"),
+        ("Who 0?", "Ada", "✓ Ada", "✓ Ada"),
+    ]

@@ -51,3 +51,26 @@ def test_the_teacher_writes_the_questions(teacher: str, tmp_path: Path) -> None:
     assert words[words.index("--teacher") + 1] == teacher
     assert words[words.index("--model") + 1] == "wise"
     assert "--teacher" not in stages(tmp_path)["questions"].words
+
+
+def test_a_teacher_demonstrates_and_rules_give_practice(tmp_path: Path) -> None:
+    found = stages(tmp_path, teacher="folder")
+    words = found["demonstrations by the teacher"].words
+    assert words[:3] == ("traces", "sample", "folder")
+    assert "--messages" in words
+    assert {"practice", "demonstrations of search (practice)"} <= found.keys()
+    traces = [word for word in found["cold start"].words if word.endswith(".jsonl")]
+    assert len(traces) == 5
+
+
+def test_the_cold_start_leaves_out_empty_files(tmp_path: Path) -> None:
+    (tmp_path / "traces-teacher-search.jsonl").touch()
+    words = stages(tmp_path, teacher="folder")["cold start"].words
+    assert str(tmp_path / "traces-practice-search.jsonl") in words
+    assert str(tmp_path / "traces-teacher-search.jsonl") not in words
+
+
+def test_without_unanswerable_questions_nothing_abstains(tmp_path: Path) -> None:
+    options = StartOptions("docs", "quickstart", teacher="folder", unanswerable=0.0)
+    words = [word for stage in plan_stages(options, tmp_path, choose_sizes("quickstart")) for word in stage.words]
+    assert not [word for word in words if "abstain" in word]

@@ -121,7 +121,8 @@ def parts(policy: Callable[..., Policy], library: Retriever) -> Callable[..., Pa
         learned = learning or policy()
         together = config.train.mode == "sync" and not apart
         model = learned.model if together else deepcopy(learned.model)
-        engine = PagedEngine(model, learned.tokens, slots=4, context=config.agent.context_tokens + 1, lockstep=True)
+        lockstep = not config.train.is_streaming
+        engine = PagedEngine(model, learned.tokens, slots=4, context=config.agent.context_tokens + 1, lockstep=lockstep)
         train = config.train
         optimiser = Optimiser(learned.parameters(), learning_rate=train.learning_rate, weight_decay=train.weight_decay)
         reference = policy() if config.algorithm.kl.place != "none" else None

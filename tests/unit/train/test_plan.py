@@ -45,6 +45,8 @@ def test_settings_are_translated() -> None:
         ((), 1, "shared"),
         ((), 2, "copy"),
         (("train.mode=ahead", "algorithm.correction.level=token"), 1, "copy"),
+        (("train.mode=async", "algorithm.correction.level=token"), 1, "copy"),
+        (("train.mode=async", "train.staleness=0"), 1, "shared"),
         (("engine.kind=vllm",), 1, "server"),
         (("engine.kind=vllm", "engine.url=http://127.0.0.1:8000"), 1, "elsewhere"),
     ],

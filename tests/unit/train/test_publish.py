@@ -53,7 +53,7 @@ def test_weights_that_reach_no_server_end_the_run_and_are_not_taken_for_sent() -
 
 
 def config(**engine: Any) -> Config:
-    return Config.model_validate({"world": {}, "engine": {"kind": "vllm", **engine}})
+    return Config.model_validate({"world": {}, "engine": {"kind": "vllm"} | engine})
 
 
 def test_an_address_where_nobody_answers_is_one_sentence(
@@ -65,6 +65,23 @@ def test_an_address_where_nobody_answers_is_one_sentence(
     learner = parts(tmp_path / "run").learner
     with pytest.raises(InputError, match=NOWHERE):
         build_engine(config(url=NOWHERE), learner, tmp_path)
+
+
+def test_an_sglang_server_of_its_own_gets_the_settings(
+    parts: Callable[..., Any], policy: Callable[..., Policy], tmp_path: Path
+) -> None:
+    policy().save(tmp_path / "model")
+    program = tmp_path / "python"
+    program.write_text('#!/bin/sh\necho "$@"; exit 3\n')
+    program.chmod(0o755)
+    command = f"'{program}' -m sglang.launch_server --mine"
+    settings = config(kind="sglang", command=command, memory=0.5, prefill_tokens=9, weights="collective", slots=3)
+    with pytest.raises(TrainingStopped, match=r"python .*3.* resume"):
+        build_engine(settings, parts(tmp_path / "run").learner, tmp_path)
+    said = (tmp_path / "sglang.log").read_text()
+    for words in ("--max-running-requests 3", "--mem-fraction-static 0.5", "--chunked-prefill-size 9"):
+        assert words in said
+    assert said.rstrip().endswith("--mine")
 
 
 def test_a_server_of_its_own_that_does_not_start_leaves_a_run_to_resume(

@@ -32,12 +32,18 @@ class RulesConfig:
 
 @dataclass(slots=True)
 class RulesResult:
-    """Questions, and counts of the drafts that each check removed."""
+    """Accepted candidates, and counts of the drafts that each check removed."""
 
-    rows: list[QuestionRow] = field(default_factory=list)
+    name: str
+    candidates: list[Candidate] = field(default_factory=list)
     passages: int = 0
     proposed: int = 0
     removed: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def rows(self) -> list[QuestionRow]:
+        """The candidates as questions, with consecutive ids."""
+        return [candidate.row(self.name, number) for number, candidate in enumerate(self.candidates)]
 
 
 def make_questions(
@@ -52,7 +58,7 @@ def make_questions(
     """
     names, proper = DocumentNames.from_passages(passages), ProperNames.from_passages(passages)
     vocabulary = Vocabulary.from_passages(passages)
-    result = RulesResult(passages=len(passages))
+    result = RulesResult(config.name, passages=len(passages))
     drafts: list[tuple[Passage, str | None, Draft]] = []
     answers: dict[tuple[str | None, str], set[str]] = defaultdict(set)
     for place, passage in enumerate(passages):
@@ -74,11 +80,11 @@ def make_questions(
             result.removed[failed] += 1
         elif not duplicates.accept(candidate.question, candidate.answers):
             result.removed["near duplicate"] += 1
-        elif used[passage.id] >= config.per_passage or len(result.rows) >= config.questions:
+        elif used[passage.id] >= config.per_passage or len(result.candidates) >= config.questions:
             result.removed["over the limit"] += 1
         else:
             used[passage.id] += 1
-            result.rows.append(candidate.row(config.name, len(result.rows)))
+            result.candidates.append(candidate)
     return result
 
 

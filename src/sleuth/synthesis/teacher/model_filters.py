@@ -1,7 +1,7 @@
-"""Filters that ask the teacher: closed book, round trip from the evidence, and whether both passages are needed."""
+"""Filters that ask the teacher: closed book, several readings of the evidence, and whether both passages are needed."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sleuth.engines.base import Sampling
 from sleuth.records import Passage
@@ -12,6 +12,8 @@ from sleuth.synthesis.teacher.calls import CallFailed, TeacherCalls
 from sleuth.synthesis.teacher.prompts import Prompt
 
 SHORT_ANSWER = Sampling(max_tokens=48, temperature=0.0, stops=("\n",))
+# Sampled readings that must agree with the greedy one: an ambiguous question gets different answers.
+READINGS = tuple(Sampling(max_tokens=48, temperature=1.0, stops=("\n",), seed=seed) for seed in (1, 2))
 SAME_F1 = 0.6  # word F1 from which two answers are the same
 LONGER = 8  # words that an answer which contains the gold answer may have besides
 
@@ -41,26 +43,50 @@ class ModelFilters:
 
     async def round_trip(self, candidate: Candidate) -> Verdict:
         """Passes if the teacher gives the same answer from the evidence passages alone."""
-        return await self._reads(candidate, [each.passage for each in candidate.evidence], "round trip")
+        return await self._reads(candidate, _passages(candidate), "round trip")
+
+    async def is_stable(self, candidate: Candidate) -> Verdict:
+        """Passes if sampled readings of the evidence passages give the same answer too."""
+        passages = _passages(candidate)
+        for sampling in READINGS:
+            verdict = await self._reads(candidate, passages, "stability", sampling)
+            if verdict is not True:
+                return verdict
+        return True
+
+    async def quote_suffices(self, candidate: Candidate) -> Verdict:
+        """Passes if the teacher gives the same answer from the titles and the quotes alone."""
+        quotes = [
+            replace(each.passage, contents=f'"{each.passage.title}"\n{each.quote}') for each in candidate.evidence
+        ]
+        return await self._reads(candidate, quotes, "quote alone")
 
     async def needs_each(self, candidate: Candidate) -> Verdict:
         """Passes if no single evidence passage suffices for the answer; trivially so if there is only one."""
-        if len(candidate.evidence) < 2:
+        passages = _passages(candidate)
+        if len(passages) < 2:
             return True
-        for each in candidate.evidence:
-            verdict = await self._reads(candidate, [each.passage], "needs both")
+        for passage in passages:
+            verdict = await self._reads(candidate, [passage], "needs both")
             if isinstance(verdict, CallFailed) or verdict:
                 return verdict if isinstance(verdict, CallFailed) else False
         return True
 
-    async def _reads(self, candidate: Candidate, passages: Sequence[Passage], stage: str) -> Verdict:
+    async def _reads(
+        self, candidate: Candidate, passages: Sequence[Passage], stage: str, sampling: Sampling = SHORT_ANSWER
+    ) -> Verdict:
         text = "\n\n".join(passage.contents for passage in passages)
         messages = self.prompts["reader"].messages(passage=text, question=candidate.question)
-        reply = await self.calls.ask(stage, messages, SHORT_ANSWER)
+        reply = await self.calls.ask(stage, messages, sampling)
         if isinstance(reply, CallFailed):
             return reply
         answer = first_line(reply)
         return not UNKNOWN.fullmatch(answer.strip(" .").lower()) and same_answer(answer, candidate.answers)
+
+
+def _passages(candidate: Candidate) -> list[Passage]:
+    """Return the passages of the evidence, each once."""
+    return list({each.passage.id: each.passage for each in candidate.evidence}.values())
 
 
 def first_line(reply: str) -> str:

@@ -17,11 +17,13 @@ from sleuth.retrieval.retriever import Retriever
 from sleuth.synthesis.candidate import SEARCH_RANK, Candidate
 from sleuth.synthesis.documents import DocumentNames, in_scope
 from sleuth.synthesis.filters import FILTERS, POINTING, PRONOUN, NearDuplicates, failed_filter
+from sleuth.synthesis.rules import generator as rules
 from sleuth.synthesis.rules.english import lower_first
 from sleuth.synthesis.teacher.calls import CallFailed, TeacherCalls
 from sleuth.synthesis.teacher.links import Link, find_links
 from sleuth.synthesis.teacher.model_filters import ModelFilters, Verdict
 from sleuth.synthesis.teacher.prompts import Prompt
+from sleuth.synthesis.teacher.proposal_filters import PROPOSAL_FILTERS, failed_proposal_filter
 from sleuth.synthesis.teacher.proposals import linked_candidates, single_candidates
 from sleuth.synthesis.teacher.search_check import evidence_rank
 from sleuth.synthesis.vocabulary import Vocabulary, content_words
@@ -30,7 +32,13 @@ WAVE = 2048  # passages in flight together; the number of accepted questions is 
 MIN_WORDS = 20  # shorter passages state too little to ask about
 MIN_PROSE = 0.6  # share of plain words below which a passage is code or a table of numbers
 SEED_LIMIT = 2**31
-MODEL_FILTERS = ("known without documents", "other answer from the evidence", "one passage suffices")
+MODEL_FILTERS = (
+    "known without documents",
+    "other answer from the evidence",
+    "unstable answer",
+    "other answer from the quote",
+    "one passage suffices",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +47,8 @@ class TeacherConfig:
 
     `questions` is the number of questions to stop at, `per_passage` the number to ask for per passage, and `linked` the
     number of linked pairs relative to the number of passages. With `found_within`, questions whose evidence is not
-    among that many hits are dropped; otherwise the rank is only recorded.
+    among that many hits are dropped; otherwise the rank is only recorded. With `rules`, the teacher also
+    checks drafts by rules.
     """
 
     questions: int
@@ -51,6 +60,7 @@ class TeacherConfig:
     max_tokens: int = 400
     search_k: int = 10
     found_within: int | None = None
+    rules: bool = True
 
 
 @dataclass(slots=True)
@@ -62,6 +72,7 @@ class TeacherResult:
     asked: int = 0
     skipped: int = 0
     linked: int = 0
+    drafts: int = 0  # by rules, checked by the teacher
     proposed: int = 0
     removed: Counter[str] = field(default_factory=Counter)
     waiting: int = 0  # candidates and passages whose calls failed
@@ -73,6 +84,7 @@ class TeacherResult:
             "passages_asked": self.asked,
             "passages_skipped": self.skipped,
             "linked_pairs_asked": self.linked,
+            "drafts_by_rules": self.drafts,
             "proposed": self.proposed,
             "removed": {name: self.removed[name] for name in sorted(self.removed, key=_filter_order)},
             "waiting": self.waiting,
@@ -82,7 +94,7 @@ class TeacherResult:
 
 def _filter_order(name: str) -> int:
     """Position of a filter in the order in which filters are applied; others come last."""
-    names = [*FILTERS, *MODEL_FILTERS]
+    names = [*FILTERS, *PROPOSAL_FILTERS, *MODEL_FILTERS]
     return names.index(name) if name in names else len(names)
 
 
@@ -141,6 +153,10 @@ class _Pipeline:
         self._order = Random(config.seed).sample(prose, len(prose))
         self._links = find_links(prose, round(config.linked * len(prose)), config.seed)
         self._done = 0
+        limit = config.questions if config.rules else 0
+        drafted = rules.make_questions(passages, rules.RulesConfig(limit, config.seed), progress, excluded)
+        self._drafts = drafted.candidates
+        self._result.drafts = len(self._drafts)
 
     async def run(self) -> TeacherResult:
         """Work in waves of passages and a fitting number of links, until there are enough questions."""
@@ -155,7 +171,8 @@ class _Pipeline:
         return result
 
     async def _run_wave(self, passages: Sequence[Passage], links: Sequence[Link]) -> None:
-        jobs: list[Awaitable[list[_Outcome] | CallFailed]] = [self._ask_single(passage) for passage in passages]
+        jobs: list[Awaitable[list[_Outcome] | CallFailed]] = [self._check_draft(draft) for draft in self._take_drafts()]
+        jobs += [self._ask_single(passage) for passage in passages]
         jobs += [self._ask_linked(link) for link in links]
         self._result.asked += len(passages)
         self._result.linked += len(links)
@@ -189,6 +206,15 @@ class _Pipeline:
             result.removed["over the limit"] += 1
         else:
             result.rows.append(candidate.row(self._config.name, len(result.rows)))
+
+    def _take_drafts(self) -> list[Candidate]:
+        """Return all drafts of the rules the first time."""
+        drafts, self._drafts = self._drafts, []
+        return drafts
+
+    async def _check_draft(self, draft: Candidate) -> list[_Outcome] | CallFailed:
+        """Check a draft by rules, which repeats the words of the text: one reading suffices."""
+        return [await self._verify(draft, only=2)]
 
     async def _ask_single(self, passage: Passage) -> list[_Outcome] | CallFailed:
         messages = self._prompts["single"].messages(
@@ -229,15 +255,22 @@ class _Pipeline:
         return await asyncio.gather(*(self._filter(candidate) for candidate in read(reply)))
 
     async def _filter(self, candidate: Candidate) -> _Outcome:
+        """Check a candidate without the teacher, then with it."""
         candidate = self._with_subject(candidate)
-        if failed := failed_filter(candidate, self._vocabulary):
+        if failed := failed_filter(candidate, self._vocabulary) or failed_proposal_filter(candidate):
             return _Outcome(candidate, failed)
+        return await self._verify(candidate)
+
+    async def _verify(self, candidate: Candidate, only: int | None = None) -> _Outcome:
+        """Check a candidate with the teacher, by all or the first filters."""
         checks: tuple[Callable[[Candidate], Awaitable[Verdict]], ...] = (
             self._filters.not_known,
             self._filters.round_trip,
+            self._filters.is_stable,
+            self._filters.quote_suffices,
             self._filters.needs_each,
         )
-        for name, check in zip(MODEL_FILTERS, checks, strict=True):
+        for name, check in list(zip(MODEL_FILTERS, checks, strict=True))[:only]:
             verdict = await check(candidate)
             if isinstance(verdict, CallFailed):
                 return _Outcome(candidate, "refused by the teacher" if verdict.final else None, not verdict.final)

@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -26,7 +28,7 @@ from sleuth.synthesis.teacher.reply_cache import ReplyCache, reply_key
 from sleuth.synthesis.teacher.teacher import EngineTeacher, Reply, TeacherSource
 
 Teach = Callable[[Sequence[dict[str, Any]]], str]
-CONFIG = TeacherConfig(questions=1000, linked=0.5)
+CONFIG = TeacherConfig(questions=1000, linked=0.5, rules=False)
 
 
 class Scripted:
@@ -90,6 +92,41 @@ def test_candidates_pass_and_each_filter_counts(manual: list[Passage], script: A
     assert (row.question.hops, row.question.answerable, row.question.data_source) == (1, True, "teacher")
 
 
+def test_drafts_by_rules_are_checked_by_one_reading(manual: list[Passage], tmp_path: Path) -> None:
+    """A teacher that writes no questions, and reads only defaults."""
+
+    def teach(messages: Sequence[dict[str, Any]]) -> str:
+        default = re.search(r"The default is (\d+)", str(messages[-1]["content"]))
+        return default[1] if default and "default" in str(messages[-1]["content"]).rpartition("Question:")[2] else "?"
+
+    config = TeacherConfig(questions=1000, linked=0.0)
+    teacher = Scripted(teach)
+    result = run(manual, teacher, tmp_path / "cache.jsonl", config)
+    assert {row.question.type for row in result.rows} == {"default value"}
+    assert 0 < len(result.rows) < result.drafts
+    assert result.removed["other answer from the evidence"] == result.drafts - len(result.rows)
+    assert teacher.calls == len(manual) + 2 * result.drafts  # proposals, closed book, one reading
+    few = run(manual, Scripted(teach), tmp_path / "few.jsonl", replace(config, questions=20))
+    assert few.drafts == 20
+
+
+@pytest.mark.parametrize(("check", "kind"), [("is_stable", "misread"), ("quote_suffices", "misread")])
+def test_readings_that_differ_remove_a_question(
+    check: str, kind: str, good: list[Candidate], script: Any, tmp_path: Path
+) -> None:
+    names = {each.question.removesuffix("?").rpartition(" ")[2] for each in good}
+
+    async def verdicts() -> list[object]:
+        with ReplyCache(tmp_path / "cache.jsonl") as cache:
+            filters = ModelFilters(TeacherCalls(Scripted(script), cache), load_prompts())
+            return [await getattr(filters, check)(candidate) for candidate in good]
+
+    assert asyncio.run(verdicts()) == [True] * 50
+    (tmp_path / "cache.jsonl").unlink()
+    setattr(script, kind, names)
+    assert asyncio.run(verdicts()) == [False] * 50
+
+
 @pytest.mark.parametrize("kind", ["known", "misread"])
 def test_model_filters_catch_planted_questions(kind: str, good: list[Candidate], script: Any, tmp_path: Path) -> None:
     """Fifty planted questions that the teacher knows, or answers otherwise from the evidence, are all caught."""
@@ -138,7 +175,7 @@ def test_engine_batches_and_the_cache_makes_calls_only_once(
     first = run(manual[:6], teacher, tmp_path / "cache.jsonl")
     assert len(first.rows) == 6
     made = len(prompts)
-    assert made == 6 + 6 + 6  # proposals, closed book, round trips
+    assert made == 6 * 6  # proposals, closed book, round trips, two sampled readings, the quote alone
     shared = prompts[0].partition("Title: bra")[0]
     assert sum(prompt.startswith(prompts[0][:1000]) for prompt in prompts) == 6
     assert shared
@@ -173,11 +210,11 @@ def test_teacher_that_always_fails_is_left_alone(manual: list[Passage], script: 
 
 
 def test_number_of_questions_is_limited_and_seeded(manual: list[Passage], script: Any, tmp_path: Path) -> None:
-    few = TeacherConfig(questions=7, seed=1)
+    few = TeacherConfig(questions=7, seed=1, rules=False)
     first = run(manual, Scripted(script), tmp_path / "a.jsonl", few)
     assert len(first.rows) == 7
     assert questions(first) == questions(run(manual, Scripted(script), tmp_path / "b.jsonl", few))
-    other = TeacherConfig(questions=7, seed=2)
+    other = TeacherConfig(questions=7, seed=2, rules=False)
     assert questions(first) != questions(run(manual, Scripted(script), tmp_path / "c.jsonl", other))
 
 
@@ -186,7 +223,7 @@ def test_search_is_recorded_or_filters(manual: list[Passage], script: Any, tmp_p
     result = run(manual, Scripted(script), tmp_path / "a.jsonl", retriever=shelf)
     ranks = Counter(row.extra["search_rank"] for row in result.rows)
     assert ranks == {2: 25, None: 24, 1: 1}
-    strict = TeacherConfig(questions=1000, found_within=2)
+    strict = TeacherConfig(questions=1000, found_within=2, rules=False)
     kept = run(manual, Scripted(script), tmp_path / "b.jsonl", strict, retriever=shelf)
     assert (len(kept.rows), kept.removed["not found by search"]) == (26, 24)
 
@@ -283,7 +320,7 @@ def test_finished_file_is_kept_and_unfinished_one_is_continued(
     calls = len(stage.heard)
     stage.play = lambda body: stage.said(script(body["messages"]))
     assert len(asyncio.run(write(manual, stage, out)).rows) == 50
-    assert len(stage.heard) == calls + 50  # only the round trips
+    assert calls + 50 * 4 <= len(stage.heard) < calls + 50 * 5  # the readings, and what failed before them
     assert replies_path(out).is_file()
     with pytest.raises(InputError, match="already exists"):
         asyncio.run(write(manual, stage, out))

@@ -3,7 +3,7 @@
 import pytest
 
 from sleuth.engines.base import Finish, Sampling
-from sleuth.engines.vllm.completions import Chunk, PartialCompletion
+from sleuth.engines.servers.completion import Chunk, PartialCompletion
 from sleuth.model.tokens import StopStrings, Tokens
 
 STOPS = ("</search>", "</answer>")

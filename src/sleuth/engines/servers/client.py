@@ -1,15 +1,16 @@
-"""HTTP client for one vLLM server, and the priority queue in front of it."""
+"""HTTP client for one server, and the priority queue in front of it."""
 
 import asyncio
 import heapq
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import httpx
 
-from sleuth.engines.vllm.completions import PATH, Chunk, PartialCompletion, parse_chunk, parse_top_logprobs, probe_body
+from sleuth.engines.servers.completion import Chunk
+from sleuth.engines.servers.dialect import Dialect
 from sleuth.errors import EngineFailure
 from sleuth.http.client import error_message
 from sleuth.http.connections import make_transport
@@ -65,28 +66,35 @@ class PrioritySemaphore:
                 turn.set_result(None)
 
 
-class VllmClient:
-    """Streams completions from one server; `token_timeout` is the longest gap between tokens, in seconds."""
+class ServerClient:
+    """Streams completions from one server; `token_timeout` is the longest gap between tokens, in seconds.
 
-    def __init__(self, address: str, *, slots: int, token_timeout: float) -> None:
-        self.address = address.rstrip("/")
+    `weights` is the server's name for the weights it should have, None if it reports none.
+    """
+
+    def __init__(self, address: str, dialect: Dialect, *, slots: int, token_timeout: float) -> None:
+        self.address, self.dialect = address.rstrip("/"), dialect
         self.slots = PrioritySemaphore(slots)
+        self.weights: str | None = None
         self._timeout = httpx.Timeout(token_timeout, connect=CONNECT_TIMEOUT, pool=None)
         self._client = self._new_client()
 
     async def stream(self, body: Mapping[str, Any]) -> AsyncGenerator[Chunk, None]:
         """Yield the chunks of a completion; closing the generator aborts the request at the server."""
+        received = 0
         try:
-            async with self._client.stream("POST", PATH, json=body) as response:
+            async with self._client.stream("POST", self.dialect.path, json=body) as response:
                 if response.status_code != httpx.codes.OK:
                     await response.aread()
-                self._raise_for_status(response)
+                    self._raise_for_status(response.status_code, response.text)
                 async for line in response.aiter_lines():
                     if line.startswith("data: ") and (message := line.removeprefix("data: ")) != "[DONE]":
                         # An error can arrive mid-stream, after a status of 200.
                         if message.startswith('{"error"'):
-                            raise ServerLost(error_message(message))
-                        yield parse_chunk(message)
+                            self._raise_for_status(_error_code(message), message)
+                        chunk = self.dialect.parse_chunk(message, received)
+                        received += len(chunk.ids)
+                        yield chunk
         except (httpx.TransportError, httpx.StreamError) as error:
             raise ServerLost(f"{self.address}: {type(error).__name__} {error}".rstrip()) from error
 
@@ -96,33 +104,15 @@ class VllmClient:
             response = await self._client.request(method, path, json=body)
         except httpx.TransportError as error:
             raise ServerLost(f"{self.address}: {type(error).__name__} {error}".rstrip()) from error
-        self._raise_for_status(response)
+        self._raise_for_status(response.status_code, response.text)
         try:
             return response.json()
         except ValueError as error:
             raise EngineFailure(f"{self.address}{path} returned {response.text[:80]!r}, expected JSON") from error
 
-    async def rescore(self, model: str, partial: PartialCompletion, chunk: Chunk) -> Chunk:
-        """Replace the logprobs of truncated sampling, which vLLM renormalises, with those of the full distribution.
-
-        One request per token; its prompt is in the server's prefix cache.
-        """
-        before, temperature = [*partial.prompt, *partial.ids], partial.sampling.temperature
-
-        async def score(prompt: Sequence[int], token: int) -> float:
-            body = probe_body(model, prompt, temperature, 1, logprob_token_ids=[token])
-            if token not in (found := parse_top_logprobs(await self.request("POST", PATH, body))):
-                raise EngineFailure(
-                    f"{self.address} returns no untruncated logprobs; sample without top_k, top_p and min_p"
-                )
-            return found[token]
-
-        scores = (score([*before, *chunk.ids[:place]], token) for place, token in enumerate(chunk.ids))
-        return replace(chunk, logprobs=tuple(await asyncio.gather(*scores)))
-
     async def is_healthy(self) -> bool:
         try:
-            response = await asyncio.wait_for(self._client.get("/health"), CONNECT_TIMEOUT)
+            response = await asyncio.wait_for(self._client.get(self.dialect.health), self.dialect.health_timeout)
         except (httpx.TransportError, TimeoutError):
             return False
         return response.status_code == httpx.codes.OK
@@ -135,11 +125,20 @@ class VllmClient:
     def _new_client(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(base_url=self.address, timeout=self._timeout, transport=make_transport(None))
 
-    def _raise_for_status(self, response: httpx.Response) -> None:
+    def _raise_for_status(self, status: int, text: str) -> None:
         """Raise ServerLost for a server error, which may be retried, or EngineFailure for a client error."""
-        if response.status_code == httpx.codes.OK:
+        if status == httpx.codes.OK:
             return
-        problem = f"{self.address} returned {response.status_code}: {error_message(response.text)}"
-        if response.status_code >= httpx.codes.INTERNAL_SERVER_ERROR:
+        problem = f"{self.address} returned {status}: {error_message(text)}"
+        if status >= httpx.codes.INTERNAL_SERVER_ERROR:
             raise ServerLost(problem)
         raise EngineFailure(problem)
+
+
+def _error_code(message: str) -> int:
+    """The HTTP status in a streamed error; a server error if there is none."""
+    try:
+        code = json.loads(message)["error"]["code"]
+    except (ValueError, TypeError, LookupError):
+        code = None
+    return code if isinstance(code, int) and code >= httpx.codes.BAD_REQUEST else httpx.codes.INTERNAL_SERVER_ERROR

@@ -1,6 +1,6 @@
-"""A vLLM server as a child process: start it, wait until it serves, and stop it with all its child processes.
+"""A server as a child process: start it, wait until it serves, and stop it with all its child processes.
 
-`python -m sleuth.engines.vllm.server_process COMMAND...` supervises the server: it stops the server when its standard
+`python -m sleuth.engines.servers.process COMMAND...` supervises the server: it stops the server when its standard
 input closes, which happens however the parent process ends.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
 import httpx
 
@@ -28,6 +28,24 @@ STOP_TIMEOUT = 15.0  # between SIGTERM and SIGKILL
 LOG_TAIL = 400  # characters of the log in an error message
 COMMAND_NOT_FOUND = 127
 MODEL_NAME = "policy"
+HOST = "127.0.0.1"
+
+
+class Launcher(Protocol):
+    """How a kind of server is started; `health` answers with status 200 once it serves."""
+
+    example: str
+    environment: Mapping[str, str]
+    health: str
+    health_timeout: float
+
+    def command_end(self, command: Sequence[str]) -> int:
+        """Return the number of words in the command before its options."""
+        ...
+
+    def arguments(self, model: Path, context: int, slots: int) -> list[str]:
+        """Return the arguments for a model, a context length and a number of concurrent sequences."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +69,7 @@ class ServerProcess:
 
 
 def start(
+    launcher: Launcher,
     command: Sequence[str],
     model: Path,
     log: Path,
@@ -64,52 +83,44 @@ def start(
 ) -> ServerProcess:
     """Start a server with `command` (such as `vllm serve`) that ends with this process; its output goes to `log`.
 
-    Options after the word `serve` in the command take precedence.
+    Options in the command, which come after the word that starts the server, take precedence.
     """
     with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
+        free.bind((HOST, 0))
         port: int = free.getsockname()[1]
-    settings = {
-        "--host": "127.0.0.1",
-        "--port": port,
-        "--served-model-name": MODEL_NAME,
-        "--max-model-len": context,
-        "--max-num-seqs": slots,
-        "--dtype": dtype,
-        "--logprobs-mode": "processed_logprobs",
-    }
-    arguments = [str(model), *(str(part) for pair in settings.items() for part in pair), *options]
-    serve = list(command).index("serve") + 1
-    words = [*command[:serve], *arguments, *command[serve:]]
+    common = {"--host": HOST, "--port": port, "--served-model-name": MODEL_NAME, "--dtype": dtype}
+    settings = [str(part) for pair in common.items() for part in pair]
+    end = launcher.command_end(command)
+    words = [*command[:end], *launcher.arguments(model, context, slots), *settings, *options, *command[end:]]
     with log.open("wb") as out:
         process = subprocess.Popen(  # noqa: S603  the user's own command
-            [sys.executable, "-m", "sleuth.engines.vllm.server_process", *words],
+            [sys.executable, "-m", "sleuth.engines.servers.process", *words],
             stdout=out,
             stderr=out,
             stdin=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C in the terminal is for us alone
-            env=os.environ | {"VLLM_SERVER_DEV_MODE": "1"} | dict(environment or {}),
+            env=os.environ | dict(launcher.environment) | dict(environment or {}),
         )
-    server = ServerProcess(f"http://127.0.0.1:{port}", process)
+    server = ServerProcess(f"http://{HOST}:{port}", process)
     try:
-        _wait_until_healthy(server, command[0], log, timeout)
+        _wait_until_healthy(server, launcher, command[0], log, timeout)
     except BaseException:
         server.stop()
         raise
     return server
 
 
-def _wait_until_healthy(server: ServerProcess, program: str, log: Path, timeout: float) -> None:
-    deadline = time.monotonic() + timeout
+def _wait_until_healthy(server: ServerProcess, launcher: Launcher, program: str, log: Path, timeout: float) -> None:
+    deadline, url = time.monotonic() + timeout, f"{server.address}{launcher.health}"
     while True:
         with suppress(httpx.TransportError):
-            if httpx.get(f"{server.address}/health", timeout=5.0, trust_env=False).status_code == httpx.codes.OK:
+            if httpx.get(url, timeout=launcher.health_timeout, trust_env=False).status_code == httpx.codes.OK:
                 return
         code = server.supervisor.poll()
         if code is not None or time.monotonic() > deadline:
             tail = log.read_text(errors="replace")[-LOG_TAIL:].strip()
             if code == COMMAND_NOT_FOUND:
-                raise ConfigError(f"engine.command: {tail}; expected the program vllm, or its path")
+                raise ConfigError(f"engine.command: {tail}; expected a command like {launcher.example}")
             if code is not None:
                 raise EngineFailure(f"{program} exited with code {code} before serving; {log} ends: {tail}")
             raise EngineFailure(f"{program} did not serve within {timeout:g} s; {log} ends: {tail}")

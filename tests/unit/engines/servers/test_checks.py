@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sleuth.engines.vllm.checks import HEAD_PROMPT, TOP, head_followed
+from sleuth.engines.servers.checks import HEAD_PROMPT, TOP, head_followed
 
 NAME = "model.embed_tokens.weight"
 

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from sleuth.engines.vllm.server_process import start
+from sleuth.engines.servers.process import start
+from sleuth.engines.sglang.dialect import Sglang
+from sleuth.engines.vllm.dialect import Vllm
 from sleuth.errors import ConfigError, EngineFailure
 
 
 def opened(command: Path, tmp_path: Path, timeout: float = 30.0) -> None:
-    with start([str(command), "serve"], tmp_path, tmp_path / "log", context=64, slots=2, timeout=timeout):
+    with start(Vllm(), [str(command), "serve"], tmp_path, tmp_path / "log", context=64, slots=2, timeout=timeout):
         raise AssertionError("it serves")
 
 
@@ -39,18 +41,34 @@ def test_an_early_exit_is_reported_with_the_end_of_the_log(tmp_path: Path) -> No
     assert "--logprobs-mode processed_logprobs" in said
 
 
+def test_sglang_is_started_with_our_arguments_before_those_of_the_command(tmp_path: Path) -> None:
+    command = program(tmp_path, 'echo "$SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN $@"; exit 3')
+    words = [str(command), "-m", "sglang.launch_server", "--tp-size", "2"]
+    with pytest.raises(EngineFailure, match="code 3"):
+        start(Sglang(), words, tmp_path, tmp_path / "log", context=64, slots=2, dtype="bfloat16")
+    said = (tmp_path / "log").read_text()
+    assert f"1 -m sglang.launch_server --model-path {tmp_path} " in said
+    for pair in ("--context-length 66", "--max-running-requests 2", "--dtype bfloat16"):
+        assert pair in said
+    assert said.rstrip().endswith("--tp-size 2")
+
+
 def test_a_server_that_never_serves_is_stopped_with_its_children(tmp_path: Path) -> None:
     command = program(tmp_path, 'sleep 600 & echo $! > "$(dirname "$0")/child"; wait')
-    with pytest.raises(EngineFailure, match=r"0\.5 s"):
-        opened(command, tmp_path, timeout=0.5)
+    for timeout in (0.5, 2.0, 8.0, 32.0):  # until it was long enough for the program to start
+        with pytest.raises(EngineFailure, match=f"{timeout:g} s"):
+            opened(command, tmp_path, timeout=timeout)
+        if (tmp_path / "child").exists():
+            break
     assert ended(int((tmp_path / "child").read_text()))
 
 
 def test_a_server_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     command = program(tmp_path, 'echo $$ > "$(dirname "$0")/child"; sleep 600')
     code = (
-        "import sys; from pathlib import Path; from sleuth.engines.vllm.server_process import start; "
-        "start([sys.argv[1], 'serve'], Path(sys.argv[2]), Path(sys.argv[2]) / 'log', context=64, slots=2)"
+        "import sys; from pathlib import Path; from sleuth.engines.servers.process import start; "
+        "from sleuth.engines.vllm.dialect import Vllm; "
+        "start(Vllm(), [sys.argv[1], 'serve'], Path(sys.argv[2]), Path(sys.argv[2]) / 'log', context=64, slots=2)"
     )
     parent = subprocess.Popen([sys.executable, "-c", code, str(command), str(tmp_path)])
     last = time.monotonic() + 60

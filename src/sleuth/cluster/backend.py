@@ -1,0 +1,118 @@
+"""The rollout backend of a trainer rank: connects its learner to the rollout workers of the cluster."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sleuth.agent import methods, protocol
+from sleuth.agent.loading import SEARCHES
+from sleuth.agent.tools import Tool, Toolbox
+from sleuth.cluster import ray_client
+from sleuth.cluster.actor import Failure
+from sleuth.cluster.engine import RayEngine
+from sleuth.cluster.episodes import ClusterAgent, RayEpisodes
+from sleuth.cluster.pool import Member, WorkerPool
+from sleuth.cluster.revival import Revival
+from sleuth.cluster.weights import ClusterWeights, WeightSender, open_worker
+from sleuth.cluster.worker import STATES
+from sleuth.config.tree import Config
+from sleuth.gateway.outside import build_runner
+from sleuth.model.policy import select_dtype
+from sleuth.retrieval.retriever import NullRetriever
+from sleuth.runs.run import Run
+from sleuth.train.backend import RolloutParts
+from sleuth.train.episodes import LocalEpisodes
+from sleuth.train.observer import RunObserver
+from sleuth.train.ranks import Ranks
+from sleuth.train.step import Learner
+
+
+@dataclass(frozen=True, slots=True)
+class RayBackend:
+    """RolloutBackend over the workers that the driver started; `replicas` are opened before the workers."""
+
+    members: Sequence[Member]
+    replicas: Sequence[Any]
+
+    def connect(
+        self, config: Config, learner: Learner, run: Run, index: Path, tools: Sequence[Tool], observer: RunObserver
+    ) -> RolloutParts:
+        ranks = learner.ranks
+        pool = WorkerPool(self.members, limit=config.concurrency, first=ranks.rank * len(self.members) // ranks.world)
+        toolbox = Toolbox(NullRetriever(), config.retrieval.k, tools=tuple(tools))
+        episodes = RayEpisodes(pool, toolbox, config.cluster.patience)
+        adapter = learner.policy.adapter is not None
+        dtype = None if adapter else select_dtype(config.model, learner.policy.device)
+        weights = ClusterWeights(dict(learner.policy.parameters()), dtype)
+        if ranks.rank == 0:
+            self._open(observer)
+            weights.sender = WeightSender(pool, weights.buckets, learner.policy.device)
+            weights.sender.require_reachable()
+        ranks.barrier("the rollout workers")
+        for member in self.members:
+            pool.mark_up(member)
+        revival = Revival(pool, lambda member: _restore(member, weights, pool), observer.log)
+        revival.start(self.members)
+        engine = RayEngine(episodes, revival.stop)
+        observer.log(
+            f"rollout workers: {len(self.members)}, at most {config.concurrency:,} episodes in flight on each: with "
+            "the same seed this run may not be repeatable bit for bit"
+        )
+        metrics = ClusterMetrics(episodes, weights, revival, ranks).collect
+        if config.agent.is_outside:
+            outside = build_runner(config, engine, learner.policy.tokens, index, run.path / SEARCHES, tools)
+            local = LocalEpisodes(outside, config.concurrency)
+            return RolloutParts(engine, weights, outside, local, config.concurrency, metrics)
+        grammar = protocol.make_protocol(config.agent.protocol, learner.policy.tokens, toolbox.tools)
+        method = methods.make_method(config.agent)
+        agent = ClusterAgent(engine, learner.policy.tokens, grammar, toolbox, config.agent, method, episodes)
+        return RolloutParts(engine, weights, agent, episodes, config.concurrency * len(self.members), metrics)
+
+    def _open(self, observer: RunObserver) -> None:
+        """Let the replicas open the index, then the workers the model; raises their errors."""
+        observer.begin("opening the rollout workers", len(self.members) + len(self.replicas))
+        opened = ray_client.get([replica.open.remote() for replica in self.replicas])
+        opened += ray_client.get([member.handle.open.remote(member.replicas) for member in self.members])
+        for failure in opened:
+            if isinstance(failure, Failure):
+                failure.reraise()
+            observer.advance()
+
+
+def _restore(member: Member, weights: ClusterWeights, pool: WorkerPool) -> None:
+    """Bring a restarted worker back: rank 0 gives it model and weights, other ranks wait for that."""
+    if weights.sender is None:
+        ray_client.get(member.handle.ready.remote())
+        pool.mark_up(member)
+        return
+    open_worker(member)  # before the sender is locked, because it takes long
+    weights.sender.catch_up(member)
+
+
+@dataclass(slots=True)
+class ClusterMetrics:
+    """Metrics of the workers under `cluster/`, over all ranks."""
+
+    episodes: RayEpisodes
+    weights: ClusterWeights
+    revival: Revival
+    ranks: Ranks
+    _seen: tuple[int, int] = (0, 0)
+
+    def collect(self) -> Mapping[str, float]:
+        """Return the metrics since the last call; collective."""
+        counts = self.episodes.accounts.collect()
+        mine = [*counts.values(), *self.episodes.totals.collect_seconds()]
+        every = [theirs for (theirs,) in self.ranks.gather([mine], "the metrics of the workers")]
+        totals = [sum(part) for part in zip(*every, strict=True)]
+        found = {f"cluster/{name}": total for name, total in zip(counts, totals, strict=False)}
+        seconds = dict(zip(STATES, totals[len(counts) :], strict=True))
+        if whole := sum(seconds.values()):
+            found |= {f"cluster/{state}": part / whole for state, part in seconds.items()}
+        now = (self.revival.lost, self.revival.restarted)
+        lost, restarted = (here - before for here, before in zip(now, self._seen, strict=True))
+        self._seen = now
+        found |= {"cluster/workers_lost": float(lost), "cluster/workers_restarted": float(restarted)}
+        found["cluster/workers"] = float(len(self.episodes.pool.current_members()))
+        return found | (self.weights.sender.collect() if self.weights.sender is not None else {})

@@ -1,0 +1,76 @@
+"""Watches the rollout workers in a thread: a worker that Ray restarts gets its model and weights, then work again."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sleuth.cluster import ray_client
+from sleuth.cluster.pool import Member, WorkerPool
+
+POLL_SECONDS = 0.5
+
+
+class Revival:
+    """Notices lost workers at any time, also while none of them is asked anything; call `stop` at the end.
+
+    `restore` returns a restarted worker to the pool; it raises if the worker is lost again.
+    """
+
+    def __init__(self, pool: WorkerPool, restore: Callable[[Member], None], log: Callable[[str], None]) -> None:
+        self._pool, self._restore, self._log = pool, restore, log
+        self._stopping = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self.lost = self.restarted = 0
+
+    def start(self, members: Sequence[Member]) -> None:
+        self._threads = [
+            threading.Thread(target=self._watch, args=(member,), name=member.name, daemon=True) for member in members
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+    def _watch(self, member: Member) -> None:
+        """Keep one worker in the pool while it lives."""
+        watched = member.handle.watch.remote()
+        while not self._stopping.is_set():
+            if (error := self._error_of(watched)) is None:
+                continue
+            if self._stopping.is_set():
+                return
+            started = time.monotonic()
+            self._pool.mark_down(member)
+            self.lost += 1
+            self._log(f"{member.name} is lost ({ray_client.describe_failure(error)}); its episodes are asked again")
+            if not self._revive(member):
+                return
+            self.restarted += 1
+            self._log(f"{member.name} is back after {time.monotonic() - started:.1f} s")
+            watched = member.handle.watch.remote()
+
+    def _revive(self, member: Member) -> bool:
+        """Return a worker to the pool as often as needed; False if Ray gave it up."""
+        while not self._stopping.is_set():
+            try:
+                self._restore(member)
+            except Exception as error:
+                if ray_client.is_gone_for_good(error) or not ray_client.is_lost(error):
+                    self._log(f"{member.name} is left out: {ray_client.describe_failure(error)}")
+                    return False
+                self._stopping.wait(POLL_SECONDS)
+            else:
+                return True
+        return False
+
+    def _error_of(self, watched: Any) -> BaseException | None:
+        """Wait a moment; return how a watching call failed, or None while it is under way."""
+        if not ray_client.wait([watched], POLL_SECONDS):
+            return None
+        try:
+            ray_client.get(watched)
+        except Exception as error:
+            return error
+        return RuntimeError("the worker stopped watching")

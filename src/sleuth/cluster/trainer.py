@@ -1,0 +1,104 @@
+"""The trainer rank: runs the training loop as one process of a torch group, as a threaded Ray actor."""
+
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sleuth.cluster import ray_client
+from sleuth.cluster.actor import Failure, Greeting, enter, greet
+from sleuth.cluster.backend import RayBackend
+from sleuth.config.tree import Config
+from sleuth.errors import TrainingStopped, UserError
+from sleuth.model.memory import describe_out_of_memory
+from sleuth.runs.interruption import INTERRUPTION
+from sleuth.runs.run import Run
+from sleuth.train.observer import RunObserver, SilentObserver
+from sleuth.train.ranks import ALONE, Ranks, Torchrun, describe_disconnect
+from sleuth.train.session import train_session
+
+Event = tuple[str, tuple[Any, ...]]  # a method of RunObserver and its arguments
+
+
+@dataclass(frozen=True, slots=True)
+class RankSpec:
+    """The place of a rank among all trainer ranks; rank 0 listens at `address`."""
+
+    rank: int
+    world: int
+    address: str
+
+    def join(self) -> Ranks:
+        return Torchrun.join(self.rank, self.world, self.address) if self.world > 1 else ALONE
+
+
+class RelayedObserver:
+    """Run observer that keeps events until the driver takes them."""
+
+    def __init__(self) -> None:
+        self._events: deque[Event] = deque()
+
+    def begin(self, stage: str, total: int) -> None:
+        self._events.append(("begin", (stage, total)))
+
+    def advance(self, parts: int = 1) -> None:
+        self._events.append(("advance", (parts,)))
+
+    def step(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._events.append(("step", (step, dict(metrics))))
+
+    def log(self, line: str) -> None:
+        self._events.append(("log", (line,)))
+
+    def take(self) -> list[Event]:
+        return [self._events.popleft() for _ in range(len(self._events))]
+
+
+class TrainerRank:
+    """One rank of the training; its methods are called through Ray, each in a thread."""
+
+    def __init__(self, home: str) -> None:
+        enter(home)
+        self._observer = RelayedObserver()
+
+    def hello(self) -> Greeting:
+        return greet()
+
+    def free_address(self) -> str:
+        """Return an address of this machine with a free port."""
+        host = ray_client.own_address()
+        with socket.socket() as probe:
+            probe.bind((host, 0))
+            return f"{host}:{probe.getsockname()[1]}"
+
+    def train(
+        self, spec: RankSpec, begun: Run | Config, folder: Path, changes: Sequence[str], backend: RayBackend
+    ) -> Mapping[str, Any] | Failure | None:
+        """Train to the end; return the summary on rank 0, or the error as a value."""
+        os.environ["RANK"] = str(spec.rank)
+        observer: RunObserver = self._observer if spec.rank == 0 else SilentObserver()
+        try:
+            _, summary = train_session(begun, folder, observer, changes, time.monotonic(), spec.join(), backend)
+        except (Exception, SystemExit) as error:
+            return _failure(error)
+        return summary
+
+    def events(self) -> list[Event]:
+        """Return what the run has reported since the last call."""
+        return self._observer.take()
+
+    def interrupt(self, number: int) -> None:
+        """Stop at the next point that can be resumed, as after a signal."""
+        INTERRUPTION.interrupt(number)
+
+
+def _failure(error: BaseException) -> Failure:
+    if reason := describe_out_of_memory(error):
+        return Failure.of(UserError(reason))
+    if isinstance(error, RuntimeError) and (reason := describe_disconnect(error)):
+        return Failure.of(TrainingStopped(reason))
+    return Failure.of(error)

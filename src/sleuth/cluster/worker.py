@@ -1,0 +1,218 @@
+"""The rollout worker: an embedded engine with its own weights, tools and retriever, as an async Ray actor."""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from torch import Tensor
+
+from sleuth.agent.episode import Agent
+from sleuth.agent.loading import SEARCHES, build_agent, require_search
+from sleuth.agent.task import Task
+from sleuth.agent.tools import Usage
+from sleuth.cluster import ray_client
+from sleuth.cluster.actor import Failure, Greeting, enter, greet
+from sleuth.cluster.retrievers import ReplicatedRetriever
+from sleuth.cluster.weights import BroadcastGroup, Bucket, GroupSpec, read_objects
+from sleuth.config.tree import Config
+from sleuth.engines.base import Completion, Sampling, Session
+from sleuth.engines.build import embed_policy
+from sleuth.engines.paged.engine import PagedEngine
+from sleuth.engines.paged.scheduler import EngineStats
+from sleuth.errors import EngineFailure, UserError
+from sleuth.model.policy import select_device
+from sleuth.records import Trajectory
+from sleuth.train.models import load_policy
+
+Counts = TypeVar("Counts", Usage, EngineStats)
+
+SAMPLE_SECONDS = 0.05
+BUSY, SEARCHING, WEIGHTS, IDLE = "busy", "waiting_search", "waiting_weights", "idle"
+STATES = (BUSY, SEARCHING, WEIGHTS, IDLE)
+
+
+@dataclass(slots=True)
+class WorkerUsage:
+    """What a worker did since it was last asked: engine and tool counts, and seconds in each state."""
+
+    stats: EngineStats = field(default_factory=EngineStats)
+    searches: Usage = field(default_factory=Usage)
+    tools: dict[str, Usage] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A finished episode, under the number of the attempt, and what the worker did since its last reply."""
+
+    attempt: int
+    trajectory: Trajectory | Failure
+    usage: WorkerUsage
+
+
+def difference(now: Counts, before: Counts) -> Counts:
+    """Subtract the counts of an earlier snapshot; both have the same fields."""
+    names = [name for name in asdict(now) if not name.startswith("_") and name != "running"]
+    return type(now)(**{name: getattr(now, name) - getattr(before, name) for name in names})
+
+
+def add(total: Counts, more: Counts) -> None:
+    """Add counts to a total in place."""
+    for name in asdict(more):
+        if not name.startswith("_") and name != "running":
+            setattr(total, name, getattr(total, name) + getattr(more, name))
+
+
+class RolloutWorker:
+    """Runs episodes; its methods are called through Ray. It waits for weights before the first episode."""
+
+    def __init__(self, config: Config, folder: Path, index: Path, home: str) -> None:
+        enter(home)
+        self._config, self._folder, self._index = config, folder, index
+        self._agent: Agent | None = None
+        self._engine: PagedEngine | None = None
+        self._group: BroadcastGroup | None = None
+        self._opening, self._has_weights = asyncio.Lock(), asyncio.Event()
+        self._receiving = self._running = 0
+        self._usage = _UsageMeter()
+        self._sampler: asyncio.Task[None] | None = None
+
+    async def hello(self) -> Greeting:
+        return greet()
+
+    async def open(self, replicas: Sequence[Any]) -> Failure | None:
+        """Load the model and open the index, or connect to its replicas, once; a user's error is returned.
+
+        Not in the constructor: Ray could not restart an actor whose arguments hold handles of others.
+        """
+        async with self._opening:
+            if self._agent is not None:
+                return None
+            try:
+                self._agent = await asyncio.to_thread(self._load, replicas)
+            except UserError as error:
+                return Failure.of(error)
+        self._sampler = asyncio.create_task(self._sample_states())
+        return None
+
+    def _load(self, replicas: Sequence[Any]) -> Agent:
+        config = self._config
+        if not replicas:
+            require_search(config)
+        policy = load_policy(config, select_device())
+        policy.model.requires_grad_(False)
+        # Episodes come one at a time from several trainers: no batch could be repeated by waiting.
+        self._engine = engine = embed_policy(config, policy, lockstep=False)
+        retriever = ReplicatedRetriever(replicas, config.cluster.patience) if replicas else None
+        return build_agent(config, engine, policy.tokens, self._index, self._folder / SEARCHES, retriever=retriever)
+
+    async def ready(self) -> None:
+        """Return once the worker has weights to sample with."""
+        await self._has_weights.wait()
+
+    async def watch(self) -> None:
+        """Never return: the call fails when this worker dies."""
+        await asyncio.Event().wait()
+
+    async def run(self, attempt: int, task: Task, order: int) -> Reply:
+        """Run an episode to its end."""
+        await self._has_weights.wait()
+        assert self._agent is not None  # noqa: S101  it has weights
+        self._running += 1
+        try:
+            trajectory: Trajectory | Failure = await self._agent.run(task, order)
+        except UserError as error:
+            trajectory = Failure.of(error)
+        finally:
+            self._running -= 1
+        return Reply(attempt, trajectory, self._usage.take(self._agent))
+
+    async def generate(self, ids: Sequence[int], sampling: Sampling, priority: int) -> Completion | str:
+        """Sample a continuation for an agent that runs elsewhere; a failure of the engine is returned as text."""
+        await self._has_weights.wait()
+        assert self._engine is not None  # noqa: S101  it has weights
+        self._running += 1
+        try:
+            return await self._engine.generate(ids, sampling, Session(priority))
+        except EngineFailure as failure:
+            return str(failure)
+        finally:
+            self._running -= 1
+
+    async def reach(self, host: str, port: int) -> str | None:
+        """Try to connect to trainer rank 0; return why that failed, or None."""
+        return await asyncio.to_thread(ray_client.reach, host, port)
+
+    async def join(self, spec: GroupSpec, rank: int) -> None:
+        """Join a generation of the weights group, leaving the one before."""
+        self._group = None
+        self._group = await asyncio.to_thread(spec.join, rank, ray_client.own_address())
+
+    async def receive(self, version: int, buckets: Sequence[Bucket], keep_cache: bool) -> None:
+        """Receive a version through the group while episodes go on, and switch to it between two decode steps."""
+        group = self._group
+        if group is None:
+            raise RuntimeError("this worker is in no weights group")
+        await self._publish(version, lambda: group.receive(buckets), keep_cache)
+
+    async def load(self, version: int, buckets: Sequence[Bucket], *flats: np.ndarray) -> None:
+        """Take a version from Ray's object store."""
+        await self._publish(version, lambda: read_objects(flats, buckets), False)
+
+    async def _publish(self, version: int, weights: Callable[[], Mapping[str, Tensor]], keep_cache: bool) -> None:
+        engine = self._engine
+        assert engine is not None  # noqa: S101  it was opened
+        self._receiving += 1
+        try:
+            await asyncio.to_thread(lambda: engine.publish(weights(), version, keep_cache=keep_cache))
+        finally:
+            self._receiving -= 1
+        self._has_weights.set()
+
+    async def _sample_states(self) -> None:
+        """Sum the seconds in each state, sampled at short intervals."""
+        before = time.monotonic()
+        while True:
+            await asyncio.sleep(SAMPLE_SECONDS)
+            now = time.monotonic()
+            self._usage.seconds[self._state()] += now - before
+            before = now
+
+    def _state(self) -> str:
+        assert self._agent is not None  # noqa: S101  states are sampled from then on
+        if not self._has_weights.is_set() or (self._receiving and not self._running):
+            return WEIGHTS
+        if not self._running:
+            return IDLE
+        return SEARCHING if self._agent.tools.searches.running >= self._running else BUSY
+
+
+class _UsageMeter:
+    """Turns the cumulative counters of a worker into differences."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self._stats, self._searches = EngineStats(), Usage()
+        self._tools: dict[str, Usage] = {}
+
+    def take(self, agent: Agent) -> WorkerUsage:
+        """Return what happened since the last call."""
+        engine, tools = agent.engine, agent.tools
+        assert isinstance(engine, PagedEngine)  # noqa: S101  the worker embeds it
+        usage = WorkerUsage(
+            difference(engine.stats, self._stats),
+            difference(tools.searches, self._searches),
+            {name: difference(each, self._tools.get(name, Usage())) for name, each in tools.usage.items()},
+            dict(self.seconds),
+        )
+        self.seconds.clear()
+        add(self._stats, usage.stats)
+        add(self._searches, usage.searches)
+        for name, each in usage.tools.items():
+            add(self._tools.setdefault(name, Usage()), each)
+        return usage

@@ -1,0 +1,31 @@
+"""Settings of a run on a Ray cluster: how many actors of each role, and what each of them occupies."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from sleuth.config.section import NonNegativeInt, PositiveInt, Section
+
+GpuShare = Annotated[float, Field(ge=0, le=1)]
+Actors = Annotated[int, Field(gt=0, le=4096)]
+
+
+class ClusterConfig(Section):
+    trainers: Actors = 1
+    """Trainer ranks, which share one sharded model (FSDP2)."""
+    rollouts: Actors = 1
+    """Rollout workers, each with an engine and a copy of the weights."""
+    retrievers: Annotated[int, Field(ge=0, le=4096)] = 0
+    """Retriever replicas, each with the index; 0: every rollout worker opens the index itself."""
+    trainer_gpus: GpuShare = 1.0
+    """GPU share of a trainer rank; below 1, others share its GPU. Ignored on a cluster without GPUs."""
+    rollout_gpus: GpuShare = 1.0
+    """GPU share of a rollout worker. Ignored on a cluster without GPUs."""
+    retriever_gpus: GpuShare = 0.0
+    """GPU share of a retriever replica. Ignored on a cluster without GPUs."""
+    cpus: Annotated[float, Field(gt=0, le=1024)] = 1.0
+    """CPUs that each actor occupies."""
+    restarts: NonNegativeInt = 10
+    """Times that Ray restarts a rollout worker or a retriever replica before it is left out."""
+    patience: PositiveInt = 300
+    """Seconds to wait for free resources at the start, and for a worker or replica while all of its role are down."""

@@ -1,0 +1,1 @@
+"""Engines whose model runs in HTTP servers: what all kinds of servers share."""

@@ -1,0 +1,1 @@
+"""The engine for SGLang servers, either already running or started as child processes."""

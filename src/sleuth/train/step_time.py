@@ -40,7 +40,7 @@ class Rates:
 # seconds of the host to `bench plan` (docs/plan.md).
 GPU_RATES = Rates(
     machine="one H200, 16 cores of a Xeon, torch 2.11",
-    commit="1179251",
+    commit="b1b0a8e",
     matmul=0.78,
     attention=0.4,
     forward_traffic=6.0,

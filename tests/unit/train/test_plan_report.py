@@ -22,7 +22,7 @@ def test_markdown_of_a_plan_that_fits() -> None:
     assert "| in host memory: masters and moments | 17.25 |" in text
     assert "fp32 masters" not in text
     assert "fits with one of these" not in text
-    assert "at commit 1179251" in text
+    assert "at commit b1b0a8e" in text
 
 
 def test_markdown_of_a_plan_that_does_not_fit() -> None:

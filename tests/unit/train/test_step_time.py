@@ -59,7 +59,7 @@ def test_measured_passes(model: ModelSize, rows: int, tokens: int, measured: flo
     ],
 )
 def test_measured_plan(name: str, measured: float) -> None:
-    """docs/plan.md, bench plan on one H200, measured at 1179251."""
+    """docs/plan.md, bench plan on one H200, measured at b1b0a8e."""
     ((shape, plan),) = choose_settings([name], 32).values()
     setup, episodes = predict_step(published_shape(shape), plan, GPUS["h200"])
     assert predict_seconds(setup, episodes).total == pytest.approx(measured, rel=0.2)

@@ -352,7 +352,6 @@ def _notify_callers(requests: Sequence[Request]) -> None:
 
     def deliver(requests: Sequence[Request]) -> None:
         for request in requests:
-            request.stream()
             request.deliver()
 
     for loop in {request.future.get_loop() for request in requests}:

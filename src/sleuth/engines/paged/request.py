@@ -52,7 +52,17 @@ class Request:
         """Whether the request is finished, or abandoned by its caller."""
         return self.finish is not None or self.future.done()
 
-    def stream(self) -> None:
+    def deliver(self) -> None:
+        """Stream new tokens, and complete the future if the request has finished; called in the caller's event loop."""
+        # Read before streaming: the engine's thread may finish the request meanwhile, with tokens not streamed yet.
+        finish = self.finish
+        self._stream()
+        if finish is not None and not self.future.done():
+            self.future.set_result(
+                Completion(tuple(self.sampled), tuple(self.logprobs), tuple(self.versions), finish, self.stop)
+            )
+
+    def _stream(self) -> None:
         """Pass new tokens to the callback; an error in the callback ends only this request."""
         new = self.sampled[self.streamed :]
         if self.on_tokens is None or not new or self.future.done():
@@ -64,12 +74,6 @@ class Request:
             self.future.cancel()
         except Exception as error:
             self.fail(error)
-
-    def deliver(self) -> None:
-        if self.finish is not None and not self.future.done():
-            self.future.set_result(
-                Completion(tuple(self.sampled), tuple(self.logprobs), tuple(self.versions), self.finish, self.stop)
-            )
 
     def fail(self, error: Exception) -> None:
         if isinstance(error, StopIteration):

@@ -1,11 +1,12 @@
 """The slot table: tokens wait in a ring buffer until their request is updated."""
 
 import asyncio
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
-from sleuth.engines.base import Completion, Sampling
+from sleuth.engines.base import Completion, Finish, Sampling
 from sleuth.engines.paged.page_pool import PAGE_SIZE
 from sleuth.engines.paged.request import RING, Request, SlotTable
 
@@ -98,3 +99,25 @@ def test_seeds_of_64_bits(seed: int) -> None:
     table, request = SlotTable(1), make_request(0, seed=seed)
     table.assign(request)
     assert int(table.seed_S[0]) == seed
+
+
+def test_request_that_finishes_while_it_streams_is_completed_after_its_last_token() -> None:
+    """The engine's thread appends tokens and finishes requests while the event loop streams earlier ones."""
+    streamed: list[int] = []
+
+    async def main() -> Completion:
+        future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+
+        def on_tokens(ids: Sequence[int]) -> None:
+            streamed.extend(ids)
+            if request.finish is None:  # as the engine's thread does at this moment
+                request.ids.append(96)
+                request.finish = Finish.LENGTH
+
+        request = Request([1, 165], 1, Sampling(2), 2, 0, (0, 0), None, on_tokens, future)
+        request.deliver()
+        assert not future.done()
+        request.deliver()
+        return await future
+
+    assert asyncio.run(main()).ids == tuple(streamed) == (165, 96)

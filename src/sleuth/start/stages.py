@@ -11,6 +11,7 @@ DOCUMENTS, QUESTIONS, CORPUS, INDEX = "documents", "questions.jsonl", "corpus.js
 CHECK, PARTS, PRACTICE, PLAN, RUN, EVALUATIONS = "check", "parts", "practice.jsonl", "plan.json", "run", "evaluations"
 TRACES, COLD_START, DIFFICULTY = "traces", "cold-start", "difficulty.jsonl"
 SPLIT = "train=0.7,validation=0.1,test=0.2"
+WITHHELD = 0.2  # training questions shown again without their evidence, so that the agent learns when to abstain
 PRACTICE_QUESTIONS = 5000  # questions by rules, used only for the cold start
 
 
@@ -125,7 +126,7 @@ class _Stages:
         sources = {"train": at(PARTS, "train.jsonl")}
         if options.teacher is not None:
             sources["practice"] = at(PRACTICE)
-        abstain = ("--abstain",) if options.unanswerable else ()
+        abstain = ("--abstain", "--withhold", f"{WITHHELD:g}") if options.unanswerable else ()
         for name, questions in sources.items():
             common = ("--questions", questions, "--index", at(INDEX), "--k", str(sizes.k), *abstain)
             yield self._stage(

@@ -38,8 +38,9 @@ class Stage:
     """One stage, done when all of `outputs` exist.
 
     `words` are the arguments of its `sleuth` command; `resume` are those that continue it if `begun` exists. A stage
-    without words is run by `sleuth start` itself. With `capture`, the command's standard output becomes the file. An
-    `optional` stage that makes nothing exits with NothingMade's code and leaves an empty file.
+    without words is run by `sleuth start` itself. `reads` are inputs that the words do not name. With `capture`, the
+    command's standard output becomes the file. An `optional` stage that makes nothing exits with NothingMade's code and
+    leaves an empty file.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Stage:
     resume: tuple[str, ...] = ()
     capture: bool = False
     optional: bool = False
+    reads: tuple[Path, ...] = ()
 
     @property
     def is_done(self) -> bool:
@@ -73,7 +75,12 @@ class _Stages:
 
     def all(self) -> Iterator[Stage]:
         yield from self._data()
-        yield Stage("recipe", "choose the settings for this model and machine", (self.folder / RECIPE,))
+        yield Stage(
+            "recipe",
+            "choose the settings for this model and machine",
+            (self.folder / RECIPE,),
+            reads=self._paths(PARTS),
+        )
         yield self._stage(
             "plan", "predict the memory and time of a training step", PLAN,
             "plan", self._at(RECIPE), "--set", f"model.policy={self.options.model}", "--json", capture=True,
@@ -81,7 +88,12 @@ class _Stages:
         yield from self._demonstrations()
         yield from self._training()
         yield from self._evaluations()
-        yield Stage("report", "write the report", (self.folder / "report.html", self.folder / "summary.json"))
+        yield Stage(
+            "report",
+            "write the report",
+            self._paths("report.html", "summary.json"),
+            reads=self._paths(DOCUMENTS, QUESTIONS, PARTS, DIFFICULTY, RUN, EVALUATIONS),
+        )
 
     def _data(self) -> Iterator[Stage]:
         options, at, seed = self.options, self._at, str(self.options.seed)
@@ -92,7 +104,7 @@ class _Stages:
         yield Stage(
             "questions",
             "make questions with evidence, some of them about held-out documents",
-            (self.folder / QUESTIONS, self.folder / CORPUS),
+            self._paths(QUESTIONS, CORPUS),
             (
                 "data", "make", at(DOCUMENTS), "--out", at(QUESTIONS), "--questions", str(options.questions),
                 "--unanswerable", f"{options.unanswerable:g}", "--corpus-out", at(CORPUS), "--seed", seed,
@@ -172,6 +184,7 @@ class _Stages:
             ("train", at(RECIPE), "--out", at(RUN)),
             begun=self.folder / RUN / "manifest.json",
             resume=("train", "--resume", at(RUN)),
+            reads=self._paths(DIFFICULTY, COLD_START, INDEX, PARTS),
         )
 
     def _evaluations(self) -> Iterator[Stage]:
@@ -221,6 +234,9 @@ class _Stages:
     @property
     def _agent(self) -> tuple[str, ...]:
         return (*self.sizes.agent, *self._abstain)
+
+    def _paths(self, *names: str) -> tuple[Path, ...]:
+        return tuple(self.folder / name for name in names)
 
     def _at(self, *names: str) -> str:
         return str(self.folder.joinpath(*names))

@@ -62,10 +62,10 @@ def test_a_failing_stage_is_named_and_finished_ones_are_kept(begin: Callable[...
 
 @pytest.mark.e2e
 def test_a_teacher_that_fails_often_gives_the_same_questions(tmp_path: Path, documents: Path, stage: Any) -> None:
-    """A third of the calls end in an error, a closed connection or a late reply: it takes longer, and that is all."""
+    """30% of the calls end in an error, a closed connection or a late reply: it takes longer, and that is all."""
     for number in range(12):
         text = (
-            f"The archives of the Tool{number} program are packed by Packer{number} in every release. Whoever needs one "
+            f"The archives of the Tool{number} program are packed by Zorb{number} in every release. Whoever needs one "
             "asks at the counter, where the archives are kept for a while before they are sent to the depot."
         )
         (documents / f"tool{number}.md").write_text(f"# Tool{number}\n\n{text}\n")
@@ -74,17 +74,17 @@ def test_a_teacher_that_fails_often_gives_the_same_questions(tmp_path: Path, doc
 
     def reply(body: dict[str, Any]) -> Any:
         text = str(body["messages"][-1]["content"])
-        found = re.search(r"Tool(\d+) program are packed by (Packer\d+)", text)
+        found = re.search(r"Tool(\d+) program are packed by (Zorb\d+)", text)
         if found is None:
             return stage.said("unknown")
-        asked = f"Which packer packs the archives of the Tool{found[1]} program?"
+        asked = f"Who packs the archives of the Tool{found[1]} program?"
         quote = f"The archives of the {found[0]} in every release."
         proposed = f"Question: {asked}\nAnswer: {found[2]}\nEvidence: {quote}"
         return stage.said(proposed if "Title:" in text else found[2])
 
     def shaky(body: dict[str, Any]) -> Any:
         with lock:
-            kind = next(kinds) if len(stage.heard) % 10 in (1, 4, 7) else ""  # 30% of the calls
+            kind = next(kinds) if failures.total() % 10 in (1, 4, 7) else ""  # 30% of the calls
             failures[kind] += 1
         if kind == "late":
             time.sleep(0.3)

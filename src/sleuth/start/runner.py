@@ -22,7 +22,11 @@ from sleuth.start.stages import Stage, StartOptions, plan_stages
 OPTIONS = "start.json"
 LOCK = "lock"
 SECONDS = "seconds.json"
-COMMAND = "from sleuth.cli.main import main; main()"
+# Until the command handles Ctrl-C itself, it ends without a traceback.
+COMMAND = (
+    "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); from sleuth.cli.main import main; "
+    "signal.signal(signal.SIGINT, signal.default_int_handler); main()"
+)
 
 Log = Callable[[str], None]
 

@@ -83,7 +83,7 @@ def _require_no_stale_outputs(stages: Sequence[Stage]) -> None:
     missing: list[Path] = []
     stale: list[Path] = []
     for stage in stages:
-        inputs = [Path(word) for word in (*stage.words, *stage.reads)]
+        inputs = [*map(Path, stage.words), *stage.reads]
         if any(path.is_relative_to(output) or output.is_relative_to(path) for path in inputs for output in missing):
             stale += [output for output in stage.outputs if output.exists()]
             missing += stage.outputs

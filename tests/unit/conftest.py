@@ -19,7 +19,7 @@ Body = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What is sent back: a status, headers, and JSON or bytes."""
+    """What is sent back: a status, headers, and JSON or bytes; with status 0 the connection is closed instead."""
 
     content: Any
     status: int = 200
@@ -74,6 +74,9 @@ def stage() -> Iterator[Stage]:
             self._send(made.models)
 
         def _send(self, scene: Scene) -> None:
+            if not scene.status:
+                self.close_connection = True
+                return
             content = scene.content if isinstance(scene.content, bytes) else json.dumps(scene.content).encode()
             self.send_response(scene.status)
             for name, value in {**scene.headers, "content-length": str(len(content))}.items():

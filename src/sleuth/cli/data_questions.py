@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from sleuth.records import Passage, Question
     from sleuth.synthesis.cloze.exclusion import Exclusions
     from sleuth.synthesis.cloze.generator import GeneratedQuestions
+    from sleuth.synthesis.rules.generator import RulesResult
     from sleuth.synthesis.teacher.teacher import TeacherSource
 
 EXAMPLES = 10  # generated questions that are printed
@@ -165,16 +166,23 @@ def split(
 
 
 def _follow_rules(request: _Request, rules: Rules, passages: int, exclusions: "Exclusions") -> None:
-    """Make questions by the rules for encyclopedias or for other documents, and report them."""
-    made = None
+    """Make questions by the rules for encyclopedias or for other documents, and report them.
+
+    Manuals whose pages begin with "NAME is a ..." look like an encyclopedia too: if its rules make fewer questions than
+    wanted, those for documents are tried, and the larger set is kept.
+    """
     with StageProgress() as progress, _open_passages(request.source, progress) as store:
+        generated = made = None
         if rules == "encyclopedia" or (rules == "auto" and _is_encyclopedic(store)):
-            made = _apply_cloze(request, store, exclusions, progress)
-        else:
+            generated = _generate_cloze(request, store, exclusions, progress)
+        few = generated is not None and len(generated.questions) < request.questions and request.hops_share is None
+        if generated is None or (rules == "auto" and few):
             read = _read_passages(store, passages, request.seed, exclusions)
-            _apply_rules(request, read, exclusions.questions, progress)
-    if made is not None:
-        _report_generated(request.out, made, request.questions, Random(request.seed))
+            made = _apply_rules(request, read, exclusions.questions, progress)
+    if generated is not None and (made is None or len(generated.questions) >= len(made.rows)):
+        _write_generated(request, generated)
+    elif made is not None:
+        _write_made(request, made)
 
 
 def _parse_fractions(parts: str) -> dict[str, float]:
@@ -205,15 +213,19 @@ def _is_encyclopedic(store: "PassageStore") -> bool:
     return is_encyclopedic(store[row] for row in Random(0).sample(rows, min(DETECTED, len(rows))))
 
 
-def _apply_cloze(
+def _generate_cloze(
     request: _Request, store: "PassageStore", exclusions: "Exclusions", progress: StageProgress
 ) -> "GeneratedQuestions":
-    from sleuth.corpus.questions import write
     from sleuth.synthesis.cloze.generator import GeneratorConfig, generate
 
     share = 0.4 if request.hops_share is None else request.hops_share
     config = GeneratorConfig(request.questions, request.seed, request.per_passage or 1, request.name or "cloze", share)
-    made = generate(store, config, exclusions.with_titles(store.find), progress)
+    return generate(store, config, exclusions.with_titles(store.find), progress)
+
+
+def _write_generated(request: _Request, made: "GeneratedQuestions") -> None:
+    from sleuth.corpus.questions import write
+
     if not made.questions:
         raise NothingMade(
             f"no passage of {request.source} gives a question: the rules for encyclopedias need English prose in "
@@ -221,19 +233,23 @@ def _apply_cloze(
             "documents use --rules documents, or a language model with --teacher"
         )
     write(request.out, made.questions)
-    return made
+    _report_generated(request.out, made, request.questions, Random(request.seed))
 
 
 def _apply_rules(
     request: _Request, passages: "Sequence[Passage]", excluded: frozenset[str], progress: StageProgress
-) -> None:
-    from sleuth.corpus.questions import write_rows
+) -> "RulesResult":
     from sleuth.synthesis.rules.generator import RulesConfig, make_questions
 
     if request.hops_share:
         raise ConfigError("--hops-share has no effect with the rules for documents, which need one passage; remove it")
     config = RulesConfig(request.questions, request.seed, request.per_passage or 2, request.name or "rules")
-    made = make_questions(passages, config, progress, excluded)
+    return make_questions(passages, config, progress, excluded)
+
+
+def _write_made(request: _Request, made: "RulesResult") -> None:
+    from sleuth.corpus.questions import write_rows
+
     if not made.rows:
         raise NothingMade(
             f"no passage of {request.source} gives a question: the rules need definitions, entries with descriptions, "

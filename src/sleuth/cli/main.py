@@ -18,7 +18,7 @@ from sleuth.cli.launch import INTERNAL_ERROR, exit_with, exit_with_launcher, is_
 from sleuth.cli.megatron import import_
 from sleuth.cli.plan import plan
 from sleuth.cli.search import search
-from sleuth.cli.settings import knobs, settings
+from sleuth.cli.settings import settings
 from sleuth.cli.sft import coldstart, sft
 from sleuth.cli.simulate import simulate
 from sleuth.cli.start import start
@@ -56,7 +56,6 @@ for _name, _group in GROUPS.items():
     app.add_typer(_group, name=_name)
 for _command in COMMANDS:
     app.command(_command.__name__.rstrip("_"))(_command)  # try and import are keywords
-app.command(hidden=True)(knobs)
 
 
 def _print_version(wanted: bool) -> None:

@@ -20,12 +20,6 @@ def settings(
         echo(line)
 
 
-def knobs() -> None:
-    """List the settings (old name of `sleuth settings`)."""
-    echo("sleuth knobs is now called sleuth settings", err=True)
-    settings()
-
-
 def lines(group: str | None = None) -> Iterator[str]:
     """Format one line per setting, in fixed-width columns so that a new setting changes no other line."""
     every = list(recipe.settings())

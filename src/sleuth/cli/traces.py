@@ -51,6 +51,15 @@ Limit = Annotated[int | None, Option(min=1, max=MAX_INT, help="Use only the firs
 Abstain = Annotated[
     bool, Option("--abstain", help='Allow "I don\'t know" in the prompt, and answer unanswerable questions with it.')
 ]
+Withhold = Annotated[
+    float,
+    Option(
+        min=0.0,
+        max=1.0,
+        callback=require_finite,
+        help='With --abstain: fraction of questions to write again without their evidence, ending in "I don\'t know".',
+    ),
+]
 WordingSeed = Annotated[int, Option(min=0, max=MAX_SEED, help="Seed of the wording.")]
 
 
@@ -70,6 +79,7 @@ def gold(
     quotes: Annotated[bool, Option("--quotes/--no-quotes", help="Quote the evidence in thoughts.")] = False,
     guesses: Annotated[bool, Option("--guesses", help="Keep questions whose answer no search finds.")] = False,
     abstain: Abstain = False,
+    withhold: Withhold = 0.0,
     limit: Limit = None,
     seed: WordingSeed = 0,
 ) -> None:
@@ -81,6 +91,7 @@ def gold(
         raise ConfigError("--k has no effect without --index: only the supporting passages are shown; remove it")
     if index is None and guesses:
         raise ConfigError("--guesses has no effect without --index: every search finds its passage; remove it")
+    _require_abstain(withhold, abstain, index)
     from sleuth.agent import prompts
     from sleuth.agent import protocol as protocols
     from sleuth.corpus.questions import load
@@ -105,6 +116,7 @@ def gold(
         quotes=quotes,
         guesses=guesses,
         abstain=abstain,
+        withhold=withhold,
     )
     console = stderr_console()
     with TrainingProgress(console) as live:
@@ -125,6 +137,12 @@ def gold(
     _print_next(console, out)
 
 
+def _require_abstain(withhold: float, abstain: bool, index: str | None) -> None:
+    if withhold and (not abstain or index is None):
+        missing = "--index" if abstain else "--abstain"
+        raise ConfigError(f"--withhold {withhold:g} has no effect without {missing}; add {missing}, or remove it")
+
+
 def _tokens(model: str | None, protocol: str) -> "Tokens | None":
     """Load the tokenizer of the model to train, on which the protocol `tools` depends."""
     if model is None:
@@ -140,9 +158,10 @@ def _tokens(model: str | None, protocol: str) -> "Tokens | None":
 async def _demonstrate(
     demonstrator: "GoldDemonstrator", questions: "list[Question]", live: TrainingProgress
 ) -> "tuple[list[Demonstration], Counter[str]]":
-    from sleuth.sft.gold import Skipped
+    from sleuth.sft.gold import Skipped, choose_withheld
 
-    live.begin("writing demonstrations", len(questions))
+    again = choose_withheld(questions, demonstrator.withhold, demonstrator.seed)
+    live.begin("writing demonstrations", len(questions) + len(again))
     made: list[Demonstration] = []
     skipped: Counter[str] = Counter()
     async for each in demonstrator.demonstrate(questions):
@@ -167,6 +186,7 @@ def answers(
     k: Annotated[int, Option(min=1, max=MAX_HITS, help="With rag: documents per question.")] = DEFAULT_K,
     prompt: Annotated[str | None, Option(help="Prompt, as in agent.prompt. Default: the method's.")] = None,
     abstain: Abstain = False,
+    withhold: Withhold = 0.0,
     limit: Limit = None,
     seed: WordingSeed = 0,
 ) -> None:
@@ -178,6 +198,7 @@ def answers(
         raise ConfigError(f"--method {method} is not one of {', '.join(SINGLE)}; for search, use: sleuth traces gold")
     if (index is None) != (method in UNSEARCHED):
         raise ConfigError(f"--method {method} and --index do not match: rag needs an index, direct and cot take none")
+    _require_abstain(withhold, abstain, index)
     from sleuth.agent import methods
     from sleuth.agent import protocol as protocols
     from sleuth.corpus.questions import load
@@ -191,7 +212,9 @@ def answers(
     answered = [question for question in loaded if abstain or question.answerable is not False]
     require_ready(index)
     retriever = None if index is None else open_backend(index)
-    writer = GoldAnswerWriter(retriever, k, protocols.make_protocol(config.protocol), config.template, seed, abstain)
+    writer = GoldAnswerWriter(
+        retriever, k, protocols.make_protocol(config.protocol), config.template, seed, abstain, withhold
+    )
     console = stderr_console()
     with TrainingProgress(console) as live:
         rows = asyncio.run(_write_answers(writer, answered, live))
@@ -207,7 +230,10 @@ def answers(
 async def _write_answers(
     writer: "GoldAnswerWriter", questions: "list[Question]", live: TrainingProgress
 ) -> list[dict[str, Any]]:
-    live.begin("writing answers", len(questions))
+    from sleuth.sft.gold import choose_withheld
+
+    again = choose_withheld(questions, writer.withhold, writer.seed)
+    live.begin("writing answers", len(questions) + len(again))
     rows: list[dict[str, Any]] = []
     async for row in writer.rows(questions):
         live.advance()

@@ -114,6 +114,11 @@ def files_of(source: Path) -> tuple[Path, ...]:
     return list_files(source, EXPECTED).files
 
 
+def require_source(source: Path) -> None:
+    """Raise InputError if a source has no files, or none that can be read; their contents are not looked at."""
+    _kind(list_files(source, EXPECTED))
+
+
 def _kind(listed: SourceFiles) -> str:
     """Return the kind of the files; raise InputError if they are unknown or do not belong together."""
     source, files = listed.source, listed.files
@@ -133,6 +138,8 @@ def _kind(listed: SourceFiles) -> str:
         return next(iter(kinds))
     found = Counter(f"{PIECE}*" if _file_kind(path) == "pieces" else path.suffix or "no suffix" for path in files)
     listed_kinds = ", ".join(f"{count} {suffix}" for suffix, count in sorted(found.items())[:8])
+    if kinds.keys() == {""}:
+        raise InputError(f"{source} holds no file of a supported kind ({listed_kinds}); give {EXPECTED}")
     raise InputError(f"{source} mixes files of different kinds ({listed_kinds}); give {EXPECTED}, of one kind only")
 
 

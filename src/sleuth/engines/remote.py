@@ -180,7 +180,10 @@ def served_model(endpoint: Endpoint) -> Mapping[str, Any] | None:
     if endpoint.model not in models:
         names = ", ".join([*models][:MAX_NAMES]) + (", …" if len(models) > MAX_NAMES else "")
         problem = f"{endpoint.base} does not serve {endpoint.model!r}" if endpoint.model else "no model was given"
-        raise InputError(f"{problem}; use --model with one of: {names or '(the server lists no models)'}")
+        raise InputError(
+            f"{problem}; use --model (--teacher-model of sleuth start) with one of: "
+            f"{names or '(the server lists no models)'}"
+        )
     return {name: value for name in MODEL_FIELDS if isinstance(value := models[endpoint.model].get(name), str | int)}
 
 

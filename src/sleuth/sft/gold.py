@@ -2,13 +2,17 @@
 
 A demonstration searches for the question, then for names it has read, and answers; a model can learn to do the
 same. A gold answer is the prompt of a single-turn method, with the retrieved documents, and the gold answer.
+
+Some answerable questions can be written twice: once with their evidence, and once as if their documents were not in the
+index, which ends in "I don't know". The pair teaches a model to decide by what it reads: the few unanswerable questions
+of a training set can be learned by heart.
 """
 
 import asyncio
 import random
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -27,9 +31,12 @@ from sleuth.sft import gold_thoughts as thoughts
 from sleuth.sft.demonstrations import Move, render_move
 from sleuth.synthesis.cloze.lexicon import base_title
 from sleuth.synthesis.cloze.spans import NAME, NOT_NAMES, QUOTED
+from sleuth.synthesis.documents import document_of
 
 BATCH = 256  # questions whose searches are batched
 MAX_QUERY_WORDS = 8
+MAX_VAIN_SEARCHES = 3  # searches before a demonstration abstains, drawn from 1 to this
+WITHHELD_MARGIN = 50  # more hits to ask for if some will be withheld
 POSSESSIVE = re.compile(r"['’]s\b")
 TRAILING_POSSESSIVE = re.compile(r"['’]s$")
 # Words that are capitalised at the start of a question or sentence but are not names.
@@ -83,7 +90,8 @@ class GoldDemonstrator:
     """Writes demonstrations from gold passages; without a retriever, each search returns only the gold passage.
 
     With `quotes`, thoughts quote the relevant sentence. With `guesses`, questions are answered even if no search finds
-    the answer. With `abstain`, the prompt allows "I don't know", which is the answer to unanswerable questions.
+    the answer. With `abstain`, the prompt allows "I don't know", which is the answer to unanswerable questions. With
+    `withhold`, this fraction of the answerable questions is demonstrated again without their evidence.
     """
 
     find: Find
@@ -96,12 +104,14 @@ class GoldDemonstrator:
     quotes: bool = False
     guesses: bool = False
     abstain: bool = False
+    withhold: float = 0.0
 
     async def demonstrate(self, questions: Sequence[Question]) -> AsyncIterator[Demonstration | Skipped]:
-        """Yield one result per question, in order."""
+        """Yield one result per question, in order, and those without evidence after each batch."""
         for start in range(0, len(questions), BATCH):
             batch = questions[start : start + BATCH]
-            for result in await asyncio.gather(*map(self._demonstrate, batch)):
+            again = choose_withheld(batch, self.withhold, self.seed)
+            for result in await asyncio.gather(*map(self._demonstrate, [*batch, *again])):
                 yield result
 
     async def _demonstrate(self, question: Question) -> Demonstration | Skipped:
@@ -127,12 +137,26 @@ class GoldDemonstrator:
         return Demonstration(question, path.searches, row)
 
     async def _search_in_vain(self, question: Question) -> SearchPath | Skipped:
-        """Search for an unanswerable question."""
+        """Search for an unanswerable question, and in most cases for names in it or read so far as well.
+
+        A model that searches a second time must also have seen that this may find nothing.
+        """
         if not self.abstain:
             return Skipped(question, "not answerable")
         if self.retriever is None:
             return Skipped(question, "not answerable, which only an index can show")
-        return SearchPath((await self._search_question(self.retriever, question, lambda _: False),), ())
+        query, name, hidden = _as_query(question), None, set[str]()
+        limit = random.Random(f"{self.seed}/{question.id}/searches").randint(1, min(MAX_VAIN_SEARCHES, self.searches))
+        searches: list[GoldSearch] = []
+        while True:
+            (found,) = await _search(self.retriever, [query], self.k + WITHHELD_MARGIN)
+            hits = withhold_evidence(question, found, hidden)[: self.k]
+            searches.append(GoldSearch(query, name, None, tuple(hits)))
+            tried = {each.query.casefold() for each in searches}
+            names = [each for each in candidate_names(question, _passages(searches)) if each.casefold() not in tried]
+            if len(searches) == limit or not names:
+                return SearchPath(tuple(searches), ())
+            query, name = names[0], base_title(names[0])
 
     async def _follow_gold(self, question: Question) -> SearchPath | Skipped:
         """Search for the question, then for names read so far until all gold passages are found."""
@@ -183,7 +207,7 @@ class GoldDemonstrator:
     async def _search_question(
         self, retriever: Retriever, question: Question, is_target: Callable[[Passage], bool]
     ) -> GoldSearch:
-        query = question.question.strip().rstrip("?").strip()
+        query = _as_query(question)
         (hits,) = await _search(retriever, [query], self.k)
         target = next((hit.passage for hit in hits if is_target(hit.passage)), None)
         return GoldSearch(query, None, target, tuple(hits))
@@ -237,7 +261,8 @@ class GoldDemonstrator:
 class GoldAnswerWriter:
     """Writes traces for single-turn methods; without a retriever, the prompt has no documents.
 
-    With `abstain`, the prompt allows "I don't know", which is the answer to unanswerable questions.
+    With `abstain`, the prompt allows "I don't know", which is the answer to unanswerable questions. With `withhold`,
+    this fraction of the answerable questions is written again without their evidence.
     """
 
     retriever: Retriever | None
@@ -246,15 +271,19 @@ class GoldAnswerWriter:
     template: str
     seed: int = 0
     abstain: bool = False
+    withhold: float = 0.0
 
     async def rows(self, questions: Sequence[Question]) -> AsyncIterator[dict[str, Any]]:
-        """Yield one trace row per question, in order."""
+        """Yield one trace row per question, in order, and those without evidence after each batch."""
         for start in range(0, len(questions), BATCH):
-            batch = questions[start : start + BATCH]
+            asked = questions[start : start + BATCH]
+            batch = [*asked, *choose_withheld(asked, self.withhold, self.seed)]
             hits: Sequence[Sequence[Hit]] = [()] * len(batch)
             if self.retriever is not None:
-                hits = await _search(self.retriever, [question.question for question in batch], self.k)
-            for question, found in zip(batch, hits, strict=True):
+                wide = self.k + WITHHELD_MARGIN if self.abstain else self.k
+                hits = await _search(self.retriever, [question.question for question in batch], wide)
+            for question, every in zip(batch, hits, strict=True):
+                found = (withhold_evidence(question, every) if question.answerable is False else every)[: self.k]
                 documents = describe(found, self.protocol) if self.retriever is not None else ""
                 prompt = prompts.fill(question, self.template, self.protocol, documents, abstain=self.abstain)
                 yield {
@@ -274,6 +303,32 @@ class GoldAnswerWriter:
         conclusion = thoughts.conclude(answer, random.Random(f"{self.seed}/{question.id}"))
         thought = conclusion if reason is None else f"{reason} {conclusion}"
         return write_answer(answer, self.template, self.protocol, thought)
+
+
+def choose_withheld(questions: Sequence[Question], share: float, seed: int) -> list[Question]:
+    """Return a fraction of the questions with known evidence, drawn by seed, as unanswerable ones."""
+    return [
+        replace(question, answerable=False)
+        for question in questions
+        if question.answerable is not False
+        and question.supporting_ids
+        and random.Random(f"{seed}/{question.id}/withhold").random() < share
+    ]
+
+
+def withhold_evidence(question: Question, hits: Sequence[Hit], hidden: set[str] | None = None) -> list[Hit]:
+    """Return the hits an index without the question's documents would give; `hidden` collects these documents.
+
+    Passages of other documents that contain the answer are left out as well.
+    """
+    documents = set[str]() if hidden is None else hidden
+    documents |= {document_of(hit.passage) for hit in hits if hit.passage.id in question.supporting_ids}
+    golds = _distinctive_answers(question)
+    return [
+        hit
+        for hit in hits
+        if document_of(hit.passage) not in documents and not (golds and cover_em(hit.passage.contents, golds))
+    ]
 
 
 def passage_finder(corpus: Path | None, index: str | None, wanted: set[str]) -> Find:
@@ -341,6 +396,10 @@ def _distinct_queries(queries: Iterable[str]) -> list[str]:
         if query.strip() and len(query.split()) <= MAX_QUERY_WORDS:
             kept.setdefault(query.casefold(), query)
     return list(kept.values())
+
+
+def _as_query(question: Question) -> str:
+    return question.question.strip().rstrip("?").strip()
 
 
 async def _search(retriever: Retriever, queries: Sequence[str], k: int) -> list[list[Hit]]:

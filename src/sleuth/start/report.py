@@ -1,6 +1,7 @@
 """The result of `sleuth start`: summary.json and report.html."""
 
 import json
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -70,7 +71,7 @@ def summarise(folder: Path, options: StartOptions, results: dict[str, Any], answ
         "gain": {name: {"value": gain.value, "low": gain.low, "high": gain.high} for name, gain in gains.items()},
         "abstention": results["trained"].get("abstention"),
         "seconds": read_json(folder / "seconds.json"),
-        "serve": f"sleuth serve agent {folder / RUN}",
+        "serve": shlex.join(("sleuth", "serve", "agent", str(folder / RUN))),
     }
 
 

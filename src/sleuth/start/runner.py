@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -19,19 +20,27 @@ from sleuth.start.sizes import Sizes, write_recipe
 from sleuth.start.stages import Stage, StartOptions, plan_stages
 
 OPTIONS = "start.json"
+LOCK = "lock"
 SECONDS = "seconds.json"
-COMMAND = "from sleuth.cli.main import main; main()"
+# Until the command handles Ctrl-C itself, it ends without a traceback.
+COMMAND = (
+    "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); from sleuth.cli.main import main; "
+    "signal.signal(signal.SIGINT, signal.default_int_handler); main()"
+)
 
 Log = Callable[[str], None]
 
 
-def start(options: StartOptions, folder: Path, sizes: Sizes, log: Log) -> None:
-    """Run the stages whose outputs are missing, in order; raises InputError if a stage fails."""
+def start(options: StartOptions, folder: Path, sizes: Sizes, log: Log, until: str | None = None) -> None:
+    """Run the stages whose outputs are missing, in order, up to `until`; raises InputError if a stage fails."""
+    require_output_folder(options, folder)
     folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder / "lock", f"another process is working in {folder}; wait for it to finish, or stop it"):
+    with locked(folder / LOCK, f"another process is working in {folder}; wait for it to finish, or stop it"):
         _require_same_options(options, folder)
-        count = len(plan_stages(options, folder, sizes))
-        for number in range(1, count + 1):
+        stages = plan_stages(options, folder, sizes)
+        _require_no_stale_outputs(stages)
+        count = len(stages)
+        for number in range(1, 1 + (count if until is None else find_stage(stages, until))):
             stage = plan_stages(options, folder, sizes)[number - 1]  # it may depend on earlier outputs
             head = f"[{number}/{count}] {stage.name}"
             if stage.is_done:
@@ -43,11 +52,56 @@ def start(options: StartOptions, folder: Path, sizes: Sizes, log: Log) -> None:
             _record_seconds(folder, stage.name, time.monotonic() - started)
 
 
+def find_stage(stages: Sequence[Stage], name: str) -> int:
+    """Return the number of the stage with this name, from 1; raises InputError if there is none."""
+    names = [stage.name for stage in stages]
+    if name not in names:
+        raise InputError(f"--until {name!r} is not a stage; expected one of: {', '.join(names)}")
+    return names.index(name) + 1
+
+
+def require_output_folder(options: StartOptions, folder: Path) -> None:
+    """Raise InputError if the output folder is a file, holds something else, or lies among the documents."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file; give a folder as --out")
+    if folder.resolve().is_relative_to(Path(options.documents).resolve()):
+        raise InputError(
+            f"the output folder {folder} lies in the folder of documents {options.documents}, so its files would count "
+            "as documents; give an --out elsewhere"
+        )
+    if (folder / OPTIONS).exists() or not folder.is_dir():
+        return
+    if other := sorted(path.name for path in folder.iterdir() if path.name != LOCK):
+        raise InputError(
+            f"{folder} is not empty ({', '.join(other[:3])}) and has no {OPTIONS}, so sleuth start did not make it; "
+            "give a new folder as --out"
+        )
+
+
+def _require_no_stale_outputs(stages: Sequence[Stage]) -> None:
+    """Raise InputError if an output is missing but others that were made from it exist."""
+    missing: list[Path] = []
+    stale: list[Path] = []
+    for stage in stages:
+        inputs = [*map(Path, stage.words), *stage.reads]
+        if any(path.is_relative_to(output) or output.is_relative_to(path) for path in inputs for output in missing):
+            stale += [output for output in stage.outputs if output.exists()]
+            missing += stage.outputs
+        elif not stage.is_done:
+            missing += stage.outputs
+    if stale:
+        first = next(output for output in missing if not output.exists())
+        raise InputError(
+            f"{first} is missing, but outputs that were made from it exist; restore it, or delete them to make them "
+            f"again: rm -r {shlex.join(map(str, stale))}"
+        )
+
+
 def describe_stages(stages: Sequence[Stage]) -> list[str]:
     """Return a line per stage: its command, and whether it is done."""
     lines = []
     for number, stage in enumerate(stages, 1):
-        command = f"sleuth {' '.join(stage.command)}" if stage.words else "(run by sleuth start itself)"
+        command = f"sleuth {shlex.join(stage.command)}" if stage.words else "(run by sleuth start itself)"
         done = " (done)" if stage.is_done else ""
         lines += [f"{number:>2} {stage.name}: {stage.purpose}{done}", f"   {command}"]
     return lines
@@ -78,7 +132,7 @@ def _run(stage: Stage, options: StartOptions, folder: Path, sizes: Sizes, log: L
         for output in stage.outputs:  # left by a stage that was killed between two outputs
             if output.exists():
                 remove(output)
-    log(f"      sleuth {' '.join(stage.command)}")
+    log(f"      sleuth {shlex.join(stage.command)}")
     code, printed = _call(stage)
     if stage.capture and code == 0:
         with atomic_write(stage.outputs[0]) as path:

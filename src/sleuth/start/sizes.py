@@ -97,8 +97,9 @@ def write_recipe(folder: Path, sizes: Sizes, *, abstain: bool, seed: int) -> Non
     if counts["train"] < sizes.questions or not counts["validation"] or not counts["test"]:
         found = ", ".join(f"{count:,} {name}" for name, count in counts.items())
         raise InputError(
-            f"too few questions were made ({found}; training needs at least {sizes.questions}); remove {folder} and "
-            "start again with more documents, or with a language model that writes questions: --teacher URL|FOLDER"
+            f"too few questions were made ({found}; training needs at least {sizes.questions} for train, and some for "
+            f"the others); start with another --out, or remove {folder}, and give more documents, or a language model "
+            "that writes questions: --teacher URL|FOLDER"
         )
     text = f"""\
 # Written by `sleuth start`. Edit it before training begins, or delete {RECIPE} to have it written again.

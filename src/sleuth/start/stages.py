@@ -11,6 +11,7 @@ DOCUMENTS, QUESTIONS, CORPUS, INDEX = "documents", "questions.jsonl", "corpus.js
 CHECK, PARTS, PRACTICE, PLAN, RUN, EVALUATIONS = "check", "parts", "practice.jsonl", "plan.json", "run", "evaluations"
 TRACES, COLD_START, DIFFICULTY = "traces", "cold-start", "difficulty.jsonl"
 SPLIT = "train=0.7,validation=0.1,test=0.2"
+WITHHELD = 0.2  # training questions shown again without their evidence, so that the agent learns when to abstain
 PRACTICE_QUESTIONS = 5000  # questions by rules, used only for the cold start
 
 
@@ -37,8 +38,9 @@ class Stage:
     """One stage, done when all of `outputs` exist.
 
     `words` are the arguments of its `sleuth` command; `resume` are those that continue it if `begun` exists. A stage
-    without words is run by `sleuth start` itself. With `capture`, the command's standard output becomes the file. An
-    `optional` stage that makes nothing exits with NothingMade's code and leaves an empty file.
+    without words is run by `sleuth start` itself. `reads` are inputs that the words do not name. With `capture`, the
+    command's standard output becomes the file. An `optional` stage that makes nothing exits with NothingMade's code and
+    leaves an empty file.
     """
 
     name: str
@@ -49,6 +51,7 @@ class Stage:
     resume: tuple[str, ...] = ()
     capture: bool = False
     optional: bool = False
+    reads: tuple[Path, ...] = ()
 
     @property
     def is_done(self) -> bool:
@@ -72,7 +75,12 @@ class _Stages:
 
     def all(self) -> Iterator[Stage]:
         yield from self._data()
-        yield Stage("recipe", "choose the settings for this model and machine", (self.folder / RECIPE,))
+        yield Stage(
+            "recipe",
+            "choose the settings for this model and machine",
+            (self.folder / RECIPE,),
+            reads=self._paths(PARTS),
+        )
         yield self._stage(
             "plan", "predict the memory and time of a training step", PLAN,
             "plan", self._at(RECIPE), "--set", f"model.policy={self.options.model}", "--json", capture=True,
@@ -80,7 +88,12 @@ class _Stages:
         yield from self._demonstrations()
         yield from self._training()
         yield from self._evaluations()
-        yield Stage("report", "write the report", (self.folder / "report.html", self.folder / "summary.json"))
+        yield Stage(
+            "report",
+            "write the report",
+            self._paths("report.html", "summary.json"),
+            reads=self._paths(DOCUMENTS, QUESTIONS, PARTS, DIFFICULTY, RUN, EVALUATIONS),
+        )
 
     def _data(self) -> Iterator[Stage]:
         options, at, seed = self.options, self._at, str(self.options.seed)
@@ -91,7 +104,7 @@ class _Stages:
         yield Stage(
             "questions",
             "make questions with evidence, some of them about held-out documents",
-            (self.folder / QUESTIONS, self.folder / CORPUS),
+            self._paths(QUESTIONS, CORPUS),
             (
                 "data", "make", at(DOCUMENTS), "--out", at(QUESTIONS), "--questions", str(options.questions),
                 "--unanswerable", f"{options.unanswerable:g}", "--corpus-out", at(CORPUS), "--seed", seed,
@@ -125,7 +138,7 @@ class _Stages:
         sources = {"train": at(PARTS, "train.jsonl")}
         if options.teacher is not None:
             sources["practice"] = at(PRACTICE)
-        abstain = ("--abstain",) if options.unanswerable else ()
+        abstain = ("--abstain", "--withhold", f"{WITHHELD:g}") if options.unanswerable else ()
         for name, questions in sources.items():
             common = ("--questions", questions, "--index", at(INDEX), "--k", str(sizes.k), *abstain)
             yield self._stage(
@@ -171,6 +184,7 @@ class _Stages:
             ("train", at(RECIPE), "--out", at(RUN)),
             begun=self.folder / RUN / "manifest.json",
             resume=("train", "--resume", at(RUN)),
+            reads=self._paths(DIFFICULTY, COLD_START, INDEX, PARTS),
         )
 
     def _evaluations(self) -> Iterator[Stage]:
@@ -220,6 +234,9 @@ class _Stages:
     @property
     def _agent(self) -> tuple[str, ...]:
         return (*self.sizes.agent, *self._abstain)
+
+    def _paths(self, *names: str) -> tuple[Path, ...]:
+        return tuple(self.folder / name for name in names)
 
     def _at(self, *names: str) -> str:
         return str(self.folder.joinpath(*names))

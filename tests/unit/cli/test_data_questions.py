@@ -66,6 +66,18 @@ def test_documents_by_rules(tmp_path: Path) -> None:
     assert row.extra["evidence"][0]["id"] == row.question.supporting_ids[0]
 
 
+def test_a_manual_that_begins_like_an_encyclopedia(tmp_path: Path) -> None:
+    """Pages that begin with "NAME is a ..." have few of an encyclopedia's facts: the rules for documents find more."""
+    for number, name in enumerate(("Billing gateway", "Invoice mailer", "Ledger sync", "Fraud scorer")):
+        text = f"{name} is a service.\n\nThe maximum payload size is {64 * (number + 1)} KiB.\n"
+        (tmp_path / f"{number}.md").write_text(f"# {name}\n\n{text}")
+    out = tmp_path / "made.jsonl"
+    run("make", tmp_path, "--out", out)
+    assert {question.golden_answers[0] for question in questions.load(out)} == {f"{64 * n} KiB" for n in range(1, 5)}
+    error = refused("make", tmp_path, "--out", tmp_path / "other.jsonl", "--rules", "encyclopedia")
+    assert "--rules documents" in str(error)
+
+
 def test_teacher_at_an_address(tmp_path: Path, stage: Any) -> None:
     teach(stage)
     out = tmp_path / "made.jsonl"

@@ -92,15 +92,6 @@ def test_an_unknown_settings_group_suggests_one(
     assert "'train'" in message
 
 
-def test_the_old_name_of_settings_still_works(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert leave(monkeypatch, "knobs") == 0
-    printed = capsys.readouterr()
-    assert "train.steps" in printed.out
-    assert "sleuth settings" in printed.err
-
-
 @pytest.mark.parametrize(
     ("error", "code", "shown"),
     [

@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,7 @@ from sleuth.sft.gold import (
     candidate_names,
     passage_finder,
     reading_order,
+    withhold_evidence,
 )
 
 CONTENTS = {
@@ -299,10 +301,60 @@ def test_skipped_questions_have_a_reason(
 
 def test_unanswerable_question_ends_in_an_abstention(demonstrate: Callable[..., Demonstration | Skipped]) -> None:
     hopeless = Question("q", "Who paints the river?", ("Ada",), "s", ("lost",), answerable=False)
-    made = demonstrate(hopeless, abstain=True)
-    assert isinstance(made, Demonstration)
-    assert actions(made) == [ToolCall.search("Who paints the river"), Answer("I don't know")]
+    made = [demonstrate(hopeless, abstain=True, seed=seed) for seed in range(12)]
+    assert all(isinstance(each, Demonstration) for each in made)
+    ways = [actions(each) for each in made if isinstance(each, Demonstration)]
+    assert all(way[0] == ToolCall.search("Who paints the river") and way[-1] == Answer("I don't know") for way in ways)
+    assert all(len({str(action) for action in way}) == len(way) for way in ways)  # no query twice
+    # A model that searches again has seen that this may find nothing too.
+    assert {len(way) - 1 for way in ways} == {1, 2, 3}
+    once = demonstrate(hopeless, abstain=True, searches=1)
+    assert isinstance(once, Demonstration)
+    assert len(once.searches) == 1
     assert isinstance(demonstrate(hopeless, None, abstain=True), Skipped)
+
+
+def test_a_question_is_also_demonstrated_without_its_evidence(corpus: Path) -> None:
+    retriever = index.load(corpus / "index")
+
+    def made(withhold: float, *questions: Question) -> list[Demonstration | Skipped]:
+        writer = GoldDemonstrator(PASSAGES.get, retriever, Tags(), "brief", 2, 4, 0, abstain=True, withhold=withhold)
+
+        async def collected() -> list[Demonstration | Skipped]:
+            return [each async for each in writer.demonstrate(questions)]
+
+        return asyncio.run(collected())
+
+    with_evidence, without = made(1.0, BRIDGE)
+    assert isinstance(with_evidence, Demonstration)
+    assert isinstance(without, Demonstration)
+    assert actions(with_evidence)[-1] == Answer("Oslo")
+    assert actions(without)[-1] == Answer("I don't know")
+    assert with_evidence.row["question_id"] == without.row["question_id"]  # on the same side of --held-out
+    shown = without.row["messages"][-1]["content"]
+    assert not {"film", "person"} & {hit.passage.id for search in without.searches for hit in search.hits}
+    assert "Oslo" not in shown
+    assert any(search.hits for search in without.searches)
+    plain = Question("q2", "Where does the river flow to the sea?", ("Lisbon",), "s")  # its documents are not known
+    hopeless = Question("q3", "Who paints the river?", ("Ada",), "s", ("lost",), answerable=False)
+    assert len(made(1.0, plain, hopeless)) == 2
+    many = [replace(BRIDGE, id=f"q{number}") for number in range(200)]
+    assert 30 <= len(made(0.25, *many)) - len(many) <= 70
+
+
+def test_evidence_is_withheld_by_document_and_by_answer() -> None:
+    def hit(name: str, text: str) -> Hit:
+        return Hit(Passage(name, text), 1.0)
+
+    asked = Question("q", "Who wrote A?", ("Ada",), "s", ("a.md#1",))
+    hits = [hit("a.md#0", "A."), hit("b.md#0", "B."), hit("a.md#1", "It is by Ada."), hit("c.md#0", "Ada lives.")]
+    assert [each.passage.id for each in withhold_evidence(asked, hits)] == ["b.md#0"]
+    hidden: set[str] = set()
+    withhold_evidence(asked, hits, hidden)
+    # A later search does not show the document either, even if it does not find the gold passage.
+    assert [each.passage.id for each in withhold_evidence(asked, hits[:2], hidden)] == ["b.md#0"]
+    yes = replace(asked, golden_answers=("yes",))
+    assert len(withhold_evidence(yes, [hit("d.md#0", "Yes, it is.")])) == 1
 
 
 def test_quote_that_parses_as_an_action_is_skipped(demonstrate: Callable[..., Demonstration | Skipped]) -> None:

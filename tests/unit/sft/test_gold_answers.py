@@ -148,6 +148,8 @@ def test_command_requires_a_jsonl_name(tmp_path: Path) -> None:
         ({"method": "search", "index": "i"}, r"--method search .*direct, cot, rag"),
         ({"method": "rag", "index": None}, r"--method rag .*--index"),
         ({"method": "direct", "index": "i"}, r"--method direct .*--index"),
+        ({"method": "rag", "index": "i", "withhold": 0.2}, r"--withhold 0\.2 .*--abstain"),
+        ({"method": "direct", "index": None, "abstain": True, "withhold": 0.2}, r"--withhold 0\.2 .*--index"),
     ],
 )
 def test_invalid_options(written: Callable[..., list[dict[str, Any]]], options: dict[str, Any], sentence: str) -> None:
@@ -163,3 +165,16 @@ def test_unanswerable_question_is_answered_with_an_abstention(library: Retriever
     (row,) = asyncio.run(collected())
     assert row["messages"][-1]["content"] == "<answer> I don't know </answer>"
     assert "I don't know" in row["messages"][0]["content"]
+
+
+def test_a_question_is_also_answered_without_its_evidence(library: Retriever) -> None:
+    async def collected() -> list[dict[str, Any]]:
+        writer = GoldAnswerWriter(library, 2, Tags(), "rag", abstain=True, withhold=1.0)
+        return [row async for row in writer.rows([replace(ASKED, supporting_ids=("p0",))])]
+
+    answered, abstained = asyncio.run(collected())
+    assert answered["messages"][-1]["content"] == "<answer> Ada </answer>"
+    assert "Ada wrote book 1" in answered["messages"][0]["content"]
+    assert abstained["messages"][-1]["content"] == "<answer> I don't know </answer>"
+    assert "Ada wrote book 1" not in abstained["messages"][0]["content"]
+    assert (answered["found"], abstained["found"]) == (True, False)

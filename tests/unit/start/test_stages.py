@@ -73,4 +73,10 @@ def test_the_cold_start_leaves_out_empty_files(tmp_path: Path) -> None:
 def test_without_unanswerable_questions_nothing_abstains(tmp_path: Path) -> None:
     options = StartOptions("docs", "quickstart", teacher="folder", unanswerable=0.0)
     words = [word for stage in plan_stages(options, tmp_path, choose_sizes("quickstart")) for word in stage.words]
-    assert not [word for word in words if "abstain" in word]
+    assert not [word for word in words if "abstain" in word or "withhold" in word]
+
+
+def test_demonstrations_also_show_questions_without_their_evidence(tmp_path: Path) -> None:
+    for name in ("search", "reading"):
+        words = stages(tmp_path)[f"demonstrations of {name} (train)"].words
+        assert float(words[words.index("--withhold") + 1]) > 0

@@ -43,6 +43,7 @@ ACRONYM = re.compile(
 )
 SMALL = word_set("of and for the")
 PRONOUNS = word_set("it this that these those they he she we you there here what which who one each some any")
+NO_SUBJECT = PRONOUNS | word_set("if when while since because as once unless until although though after before")
 NO_NAMES = PRONOUNS | word_set(
     "a an the if when while since because as for in on at to by from with also however no not both all"
 )
@@ -197,7 +198,7 @@ def _place(sentence: str, scope: str | None) -> Iterator[Draft]:
 def _within(sentence: str, scope: str | None) -> Iterator[Draft]:
     """Ask for a time: "Receipts must be sent within ten days" gives "Within how many days must receipts be sent?"."""
     match = WITHIN.match(sentence)
-    if match is None or match["what"].split()[0].lower() in PRONOUNS:
+    if match is None or match["what"].split()[0].lower() in NO_SUBJECT:  # "When it is down, ..." has another subject
         return
     number, unit = match["number"], match["unit"]
     if not (number[0].isdigit() or number in NUMBER_WORDS) or unit not in UNITS:

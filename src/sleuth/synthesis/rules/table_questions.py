@@ -1,6 +1,7 @@
 """Questions about key-value lines and tables: the value of a key, and the cell of a row and a column."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 from sleuth.synthesis.documents import in_scope
@@ -10,6 +11,7 @@ from sleuth.synthesis.vocabulary import word_set, words
 
 MAX_VALUE = 8  # words
 MAX_CELL = 6
+MAX_COLUMN = 4
 RULE = re.compile(r"^[\s|:+-]+$")  # the line below the header of a table
 # Names of columns in tables without a rule below their header.
 KEYS = word_set(
@@ -52,9 +54,10 @@ def line_drafts(text: str, scope: str | None, *, opening: bool) -> Iterator[Draf
 
 
 def table_drafts(text: str, scope: str | None) -> Iterator[Draft]:
-    """Yield the questions about rows with cells separated by "|", below a header that names the columns."""
+    """Yield the questions about rows of tables: "name: cell; name: cell", or cells separated by "|" below a header."""
     header: list[str] = []
     lines = [line.strip() for line in text.splitlines()]
+    yield from _named_row_drafts(lines, scope)
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
         cells = [clean_line(cell) for cell in line.strip("|").split("|")] if "|" in line else []
         if RULE.match(line):
@@ -65,6 +68,27 @@ def table_drafts(text: str, scope: str | None) -> Iterator[Draft]:
             header = cells if _is_header(cells, following) else []
         else:
             yield from _row_drafts(header, cells, line, scope)
+
+
+def _named_row_drafts(lines: list[str], scope: str | None) -> Iterator[Draft]:
+    """Yield the questions about rows as the reader of documents writes them (`corpus.content.table_lines`).
+
+    At least two rows must have the same names of columns: a single line of this form may be prose.
+    """
+    rows = [(line, pairs) for line in lines if (pairs := _named_cells(line))]
+    headers = Counter(tuple(pairs) for _, pairs in rows)
+    for line, pairs in rows:
+        if headers[tuple(pairs)] > 1:
+            yield from _row_drafts(list(pairs), list(pairs.values()), line, scope)
+
+
+def _named_cells(line: str) -> dict[str, str]:
+    """Split "name: cell; name: cell" into its pairs; empty if the line is not of this form."""
+    parts = [part.partition(": ") for part in line.split("; ")]
+    if len(parts) < 2 or not all(mark and 0 < len(words(name)) <= MAX_COLUMN for name, mark, _ in parts):
+        return {}
+    pairs = {clean_line(name): clean_line(cell) for name, _, cell in parts}
+    return pairs if len(pairs) == len(parts) and all(pairs) else {}
 
 
 def _is_header(cells: list[str], following: str) -> bool:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from sleuth.corpus.content import table_lines
 from sleuth.records import Passage
 from sleuth.synthesis.rules.english import base_form, predicate, third_person
 from sleuth.synthesis.rules.entries import parse_term, read_entries
@@ -120,6 +121,11 @@ def test_tables() -> None:
     questions = {draft.question: draft.answers for draft in table_drafts(text.replace("Plan", "Product"), "Prices")}
     assert questions["What is the price of product Team in Prices?"] == ("40 euros",)
     assert len(questions) == 4
+    rows = "\n".join(table_lines(["Option", "Default"], [["cache.size", "64 MiB"], ["cache.age", "two days"]]))
+    read = {draft.question: draft.answers for draft in table_drafts(rows, "Cache settings")}
+    assert read['What is the default of option cache.age in "Cache settings"?'] == ("two days",)
+    assert len(read) == 2
+    assert list(table_drafts("Warning: hot; caution: wet\nfirst: one; second: two", "x")) == []
     # The output of a program, and rows whose header is in another passage.
     assert list(table_drafts(" a | b \n---+---\n 1 | 2", "x")) == []
     assert list(table_drafts("dev | Device files\nlib | Essential libraries", "x")) == []
@@ -132,6 +138,7 @@ def test_tables() -> None:
         "This option is the same as the one before.",
         "it is a tool for packages that works.",
         "Note: this is only an example of a value.",
+        "When the database is not reachable the service answers with an error and retries after 10 seconds.",
         "The answer is not known.",
         "Uploads are uploads of packages.",
         "$ git log\ncommit abc\nAuthor: me",

@@ -209,16 +209,17 @@ class StreamingRollouts(RolloutSchedule):
         positions = {position for group in chain(left, *replayed.values()) for position in group.positions}
         drawn = max((progress.questions_drawn, *(position + 1 for position in positions)))
         waiting |= set(range(progress.questions_drawn, drawn))
-        # All ranks have read the same, whichever ranks wrote it. Groups are dealt in the order of their versions, so
-        # that no rank gets more old ones than its share of the next steps can train on.
-        share = slice(self._ranks.rank, None, self._ranks.world)
-        self._replayed = {step: groups[share] for step, groups in replayed.items()}
-        for group in left[share]:
+        unasked = sorted(waiting - positions)
+        # All ranks have read the same, whichever ranks wrote it, and deal it out: groups in the order of their
+        # versions, so that no rank gets more old ones than its share of the next steps can train on, then positions.
+        rank, world = self._ranks.rank, self._ranks.world
+        self._replayed = {step: groups[rank::world] for step, groups in replayed.items()}
+        for group in left[rank::world]:
             self._queue.add(group)
             if self._is_done(group):
                 self._queue.finish(group)
-        self._version, self._next = progress.step, drawn + self._ranks.rank
-        self._unasked = deque(sorted(waiting - positions)[share])
+        self._unasked = deque(unasked[(rank - len(left)) % world :: world])
+        self._version, self._next = progress.step, drawn + (rank - len(left) - len(unasked)) % world
         self._fill()
 
     def _pending(self) -> list[QueuedGroup]:

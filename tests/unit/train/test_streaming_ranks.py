@@ -93,8 +93,7 @@ class Fleet:
     batches: dict[int, RolloutBatch] = field(default_factory=dict)
 
     def run(self, world: int, progress: Progress, until: int) -> Progress:
-        """Train from a checkpoint to a step with so many ranks; return the progress then. As killed: nothing is saved.
-        """
+        """Train from a checkpoint to a step with so many ranks, then end as if killed; return the progress."""
         together = Together(world)
         self.episodes.version = progress.step
 
@@ -121,9 +120,7 @@ class Fleet:
             self.batches[step] = batch
         if not first:
             return progress
-        return replace(
-            progress, step=until, questions_drawn=first[-1].questions_drawn, untrained=first[-1].untrained
-        )
+        return replace(progress, step=until, questions_drawn=first[-1].questions_drawn, untrained=first[-1].untrained)
 
 
 def summary(batch: RolloutBatch) -> Any:

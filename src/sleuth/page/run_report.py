@@ -58,10 +58,14 @@ _SPEEDS = {
     "staleness/mean": "versions that sampled tokens are behind",
     "buffer/size": "finished groups that wait for a later step",
 }
-_WAITING = {  # shares of the step; a run that is not asynchronous records neither the second nor buffer/size
-    "time/waiting_for_rollouts": "share of the step that the trainer waits for rollouts",
-    "time/rollouts_waiting": "share of the step in which rollouts wait for the trainer",
-}
+_WAITING = (  # in asynchronous training: the seconds of waiting, their label, and what they are a share of
+    ("time/waiting_for_rollouts", "share of a step in which the trainer waits for rollouts", ("time/step",)),
+    (
+        "time/rollouts_waiting",
+        "share of the time in which rollouts wait for the trainer",
+        ("time/rollouts_waiting", "time/episodes"),  # since the previous step, so it includes evaluations
+    ),
+)
 _WORKER_STATES = {"busy": "busy", "waiting_search": "search", "waiting_weights": "weights", "idle": "idle"}
 _WORKER_TOTALS = {
     "asked": "episodes asked",
@@ -314,8 +318,10 @@ def timing(rows: Rows) -> Iterator[Html]:
         [_STEP_PARTS[name], rounded(mean), f"{mean / step:.0%}" if step else ABSENT] for name, mean in seconds.items()
     ]
     figures = [(label, rounded(fmean(values))) for key, label in _SPEEDS.items() if (values := known(key))]
-    if known("buffer/size") and step:
-        figures += [(label, f"{fmean(known(key)) / step:.0%}") for key, label in _WAITING.items() if known(key)]
+    if known("buffer/size"):
+        for key, label, whole in _WAITING:
+            if total := sum(sum(known(each)) for each in whole):
+                figures.append((label, f"{sum(known(key)) / total:.0%}"))
     memory = dict.fromkeys(key for row in rows for key in row if key.startswith("memory/"))
     figures += [
         (f"peak memory in GiB, {key.removeprefix('memory/').removesuffix('_gib')}", rounded(max(values)))

@@ -322,7 +322,7 @@ class StreamingRollouts(RolloutSchedule):
             [group for group in groups if self._sampler.is_kept(group)],
             drawn,
             max(len(group.attempts) for group in queued),
-            now - previous[0] - idle,
+            max(0.0, now - previous[0] - idle),  # ranks measure their idle time at slightly different moments
             {**cost, "time/rollouts_waiting": idle, "buffer/size": float(ready)},
             untrained,
         )

@@ -213,7 +213,7 @@ def test_mean_speeds_and_peak_memory(read: Read) -> None:
 
 
 def test_waiting_of_an_asynchronous_run(read: Read) -> None:
-    waiting = {"time/step": 10.0, "time/waiting_for_rollouts": 4.0, "time/rollouts_waiting": 1.0}
+    waiting = {"time/step": 10.0, "time/waiting_for_rollouts": 4.0, "time/rollouts_waiting": 1.0, "time/episodes": 9.0}
     _, text = read(joined(timing([{"step": 1, **waiting, "buffer/size": 3.0}])))
     for shown in ("trainer waits for rollouts40%", "rollouts wait for the trainer10%", "wait for a later step3"):
         assert shown in text

@@ -10,8 +10,8 @@ const UNITS = [
 ];
 
 // In display order: title, metric and note; `held` is the
-// held-out measure shown with it, `low` the start of its axis, `span` the minimum range of its axis, `of` the metric
-// that it is a share of, `only` a metric without which it is not shown.
+// held-out measure shown with it, `low` the start of its axis, `span` the minimum range of its axis, `of` the
+// metrics whose sum it is a share of, `only` a metric without which it is not shown.
 export const CHARTS = [
   { key: "reward", title: "Reward", metric: "reward/mean", note: "mean of a step" },
   { key: "em", title: "Exact match", metric: "episode/em", held: "em", note: "sampled; held out ◆", low: 0 },
@@ -45,7 +45,7 @@ export const CHARTS = [
     key: "trainer-waiting",
     title: "Trainer waiting",
     metric: "time/waiting_for_rollouts",
-    of: "time/step",
+    of: ["time/step"],
     note: "for rollouts, share of a step",
     low: 0,
     only: "buffer/size",
@@ -54,8 +54,8 @@ export const CHARTS = [
     key: "rollouts-waiting",
     title: "Rollouts waiting",
     metric: "time/rollouts_waiting",
-    of: "time/step",
-    note: "for the trainer, share of a step",
+    of: ["time/rollouts_waiting", "time/episodes"],
+    note: "for the trainer, share of time",
     low: 0,
   },
   { key: "step-time", title: "Step time", metric: "time/step", note: "seconds", low: 0 },

@@ -51,10 +51,10 @@ export class Record {
     this.times = summed(this.columns[WHOLE] ?? Array(before + added).fill(null));
   }
 
-  /** Known values of a metric, with x by step or time; with `of`, as a share of another metric. */
+  /** Known values of a metric, with x by step or time; with `of`, as a share of the sum of other metrics. */
   column(name, x = "step", of = null) {
-    const whole = this.columns[of] ?? [];
-    const share = (value, place) => (value !== null && whole[place] ? value / whole[place] : null);
+    const whole = (place) => of.reduce((sum, each) => sum + (this.columns[each]?.[place] ?? 0), 0);
+    const share = (value, place) => (value !== null && whole(place) ? value / whole(place) : null);
     const values = (this.columns[name] ?? []).map((value, place) => (of ? share(value, place) : value));
     const places = values.map((value, place) => (value === null ? -1 : place)).filter((place) => place >= 0);
     const along = x === "time" ? this.times : this.columns.step;

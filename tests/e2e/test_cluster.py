@@ -196,6 +196,28 @@ def test_workers_replicas_and_two_ranks_make_the_run_of_one_process(single: Path
     assert training.actors("RolloutWorker") == []
 
 
+def test_asynchronous_ranks_and_evaluations_share_the_workers(start: Start) -> None:
+    settings = ("train.mode=async", "train.staleness=2", "algorithm.correction.level=token", "evaluate.every=2")
+    words = [word for each in settings for word in ("--set", each)]
+    training = start("streamed", *words, *sets(trainers=2, rollouts=2))
+    assert training.finish() == 0, training.printed
+    assert "Traceback" not in training.printed
+    rows = list(read_rows(training.run / "metrics.jsonl"))[1:]
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5]
+    assert all(0 <= row["staleness/mean"] <= row["staleness/max"] <= 2 for row in rows)
+    assert max(row["staleness/max"] for row in rows) > 0
+    assert ["evaluate/em" in row for row in rows] == [False, True, False, True, False]
+    steps = [read_rows(training.run / "trajectories" / f"step-{step}.jsonl") for step in range(1, 6)]
+    assert sorted({each["group"] for written in steps for each in written}) == list(range(10))
+    recorded = list(read_rows(training.run / "workers.jsonl"))
+    assert [(row["step"], [each["number"] for each in row["workers"]]) for row in recorded] == [
+        (step, [0, 1]) for step in range(1, 6)
+    ]
+    finished = sum(each["episodes"] for row in recorded for each in row["workers"])
+    assert finished == sum(row["cluster/finished"] for row in rows) > 5 * 8
+    assert all(each["busy"] > 0 for each in recorded[0]["workers"])
+
+
 def test_killed_worker_replica_and_node_lose_no_episode(bench: Bench, single: Path, start: Start, nodes: Nodes) -> None:
     training = start("faults", *GENTLE, *sets(trainers=1, rollouts=2, retrievers=2))
     training.wait_for_step(1)

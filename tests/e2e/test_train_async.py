@@ -1,7 +1,10 @@
 """An asynchronous run that is killed again and again: every group is accounted for, and none is sampled twice."""
 
+import fcntl
 import random
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,6 +62,56 @@ def test_killed_run_samples_no_group_twice_and_loses_none(bench: Bench) -> None:
     assert sorted(position for position, _ in trained) == list(range(16))
     lost = [position for position, samples in finished.items() if dict(trained)[position] != samples]
     assert lost == []
-    rows = [row for row in bench.metrics("streamed") if row["step"]]
+    require_bound(bench, "streamed")
+
+
+def require_bound(bench: Bench, name: str) -> None:
+    rows = [row for row in bench.metrics(name) if row["step"]]
     assert [row["step"] for row in rows] == list(range(1, 9))
     assert all(0 <= row["staleness/mean"] <= row["staleness/max"] <= 2 for row in rows)
+
+
+# The reward of the recipe; once, the second of two processes kills the launcher of both while it samples.
+KILLING = """
+import os, signal, time
+from pathlib import Path
+from judge import variety as judged
+left = [18]
+def variety(question, trajectory):
+    left[0] -= 1
+    if os.environ["RANK"] == "1" and left[0] == 0 and not Path("launcher-killed").exists():
+        Path("launcher-killed").touch()
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(1000)
+    return judged(question, trajectory)
+"""
+
+
+def test_two_processes_that_are_killed_go_on_with_the_groups_of_both(bench: Bench) -> None:
+    (bench.path / "killing.py").write_text(KILLING)
+    words = [word for each in (*SETTINGS, "reward.answer=import:killing.variety") for word in ("--set", each)]
+    ended = bench.sleuth("train", "small.toml", "--out", "paired", "--nproc", "2", *words)
+    assert ended.returncode == KILLED, ended.stderr
+    wait_until_unlocked(bench.path / "paired" / "lock")
+    finished = dict(on_disk(bench.run("paired")))
+    assert {position % 2 for position in finished} == {0, 1}
+    ended = bench.sleuth("train", "--resume", "paired", "--nproc", "2")
+    assert ended.returncode == 0, ended.stderr
+    trained = list(in_steps(bench.run("paired")))
+    assert sorted(position for position, _ in trained) == list(range(16))
+    assert [position for position, samples in finished.items() if dict(trained)[position] != samples] == []
+    require_bound(bench, "paired")
+
+
+def wait_until_unlocked(path: Path) -> None:
+    """Wait until the first process, which nobody waits for any more, has ended."""
+    end = time.monotonic() + 60
+    with path.open("a") as file:
+        while time.monotonic() < end:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(0.05)
+            else:
+                return
+    pytest.fail(f"{path} is still locked")

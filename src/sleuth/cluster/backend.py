@@ -1,5 +1,6 @@
 """The rollout backend of a trainer rank: connects its learner to the rollout workers of the cluster."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from sleuth.agent.tools import Tool, Toolbox
 from sleuth.cluster import ray_client
 from sleuth.cluster.actor import Failure
 from sleuth.cluster.engine import RayEngine
-from sleuth.cluster.episodes import ClusterAgent, RayEpisodes
+from sleuth.cluster.episodes import EPISODES, ClusterAgent, RayEpisodes
 from sleuth.cluster.pool import Member, WorkerPool
 from sleuth.cluster.revival import Revival
 from sleuth.cluster.weights import ClusterWeights, WeightSender, open_worker
@@ -59,7 +60,7 @@ class RayBackend:
             f"rollout workers: {len(self.members)}, at most {config.concurrency:,} episodes in flight on each: with "
             "the same seed this run may not be repeatable bit for bit"
         )
-        metrics = ClusterMetrics(episodes, weights, revival, ranks).collect
+        metrics = ClusterMetrics(episodes, weights, revival, ranks, run).collect
         if config.agent.is_outside:
             outside = build_runner(config, engine, learner.policy.tokens, index, run.path / SEARCHES, tools)
             local = LocalEpisodes(outside, config.concurrency)
@@ -90,26 +91,37 @@ def _restore(member: Member, weights: ClusterWeights, pool: WorkerPool) -> None:
     weights.sender.catch_up(member)
 
 
+def _worker_row(member: Member, used: Mapping[str, float]) -> dict[str, Any]:
+    figures = {name: round(used.get(name, 0), 3) for name in (*STATES, EPISODES)}
+    return {"number": member.number, "node": member.greeting.address, **figures}
+
+
 @dataclass(slots=True)
 class ClusterMetrics:
-    """Metrics of the workers under `cluster/`, over all ranks."""
+    """Metrics of the workers under `cluster/`, over all ranks, and the record of each worker in the run folder."""
 
     episodes: RayEpisodes
     weights: ClusterWeights
     revival: Revival
     ranks: Ranks
+    run: Run
     _seen: tuple[int, int] = (0, 0)
 
-    def collect(self) -> Mapping[str, float]:
-        """Return the metrics since the last call; collective."""
-        counts = self.episodes.accounts.collect()
-        mine = [*counts.values(), *self.episodes.totals.collect_seconds()]
-        every = [theirs for (theirs,) in self.ranks.gather([mine], "the metrics of the workers")]
-        totals = [sum(part) for part in zip(*every, strict=True)]
-        found = {f"cluster/{name}": total for name, total in zip(counts, totals, strict=False)}
-        seconds = dict(zip(STATES, totals[len(counts) :], strict=True))
-        if whole := sum(seconds.values()):
-            found |= {f"cluster/{state}": part / whole for state, part in seconds.items()}
+    def collect(self, step: int) -> Mapping[str, float]:
+        """Return the metrics since the last call, and record what each worker did until this step; collective."""
+        counts, workers = self.episodes.accounts.collect(), self.episodes.totals.collect_workers()
+        every = self.ranks.gather([(counts, workers)], "the metrics of the workers")
+        gathered = [each for theirs in every for each in theirs]
+        found = {f"cluster/{name}": sum(theirs[name] for theirs, _ in gathered) for name in counts}
+        merged = {
+            member: sum((used.get(member.number, Counter()) for _, used in gathered), Counter[str]())
+            for member in self.episodes.pool.members
+        }
+        total = sum(merged.values(), Counter[str]())
+        if whole := sum(total[state] for state in STATES):
+            found |= {f"cluster/{state}": total[state] / whole for state in STATES}
+        if self.ranks.rank == 0:
+            self.run.append_workers(step, [_worker_row(member, used) for member, used in merged.items()])
         now = (self.revival.lost, self.revival.restarted)
         lost, restarted = (here - before for here, before in zip(now, self._seen, strict=True))
         self._seen = now

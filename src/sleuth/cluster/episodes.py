@@ -1,7 +1,7 @@
 """Episodes on rollout workers: dispatch to the least loaded worker, and asking again when a worker is lost."""
 
 import asyncio
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -13,36 +13,36 @@ from sleuth.cluster import ray_client
 from sleuth.cluster.accounts import Accounts
 from sleuth.cluster.actor import Failure
 from sleuth.cluster.pool import Member, WorkerPool
-from sleuth.cluster.worker import STATES, Reply, WorkerUsage, add
+from sleuth.cluster.worker import Reply, WorkerUsage, add
 from sleuth.engines.paged.scheduler import EngineStats
 from sleuth.errors import TrainingStopped
 from sleuth.records import Trajectory
 from sleuth.train.episodes import EpisodeRunner
 from sleuth.train.guards import RESUME
 
+EPISODES = "episodes"
 POLL_SECONDS = 0.1  # between two looks for a worker that other callers have freed, or that Ray has restarted
 
 
 @dataclass(slots=True)
 class UsageTotals:
-    """What the workers did for this process: counters that only grow, and the seconds in each state."""
+    """What the workers did for this process: counters that only grow, and the time and episodes of each worker."""
 
     stats: EngineStats = field(default_factory=EngineStats)
-    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STATES, 0.0))
+    workers: dict[int, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
 
-    def add(self, usage: WorkerUsage, tools: Toolbox) -> None:
+    def add(self, usage: WorkerUsage, tools: Toolbox, worker: int) -> None:
         """Add a worker's usage; tool counts go to the toolbox, where the sampler of a run reads them."""
         add(self.stats, usage.stats)
         add(tools.searches, usage.searches)
         for name, each in usage.tools.items():
             add(tools.usage[name], each)
-        for state, seconds in usage.seconds.items():
-            self.seconds[state] += seconds
+        self.workers[worker].update({**usage.seconds, EPISODES: 1})  # a Counter adds
 
-    def collect_seconds(self) -> list[float]:
-        """Return the seconds in each state since the last call."""
-        seconds, self.seconds = self.seconds, dict.fromkeys(STATES, 0.0)
-        return list(seconds.values())
+    def collect_workers(self) -> dict[int, Counter[str]]:
+        """Return seconds by state and finished episodes of each worker, by its number, since the last call."""
+        workers, self.workers = self.workers, defaultdict(Counter)
+        return dict(workers)
 
 
 class RayEpisodes:
@@ -59,11 +59,11 @@ class RayEpisodes:
         finally:
             call.cancel()
 
-    def receive(self, reply: Reply) -> Trajectory | None:
-        """Account for a reply; None if its attempt was replaced. Raises the error of a user's function."""
+    def receive(self, reply: Reply, worker: int) -> Trajectory | None:
+        """Account for a worker's reply; None if its attempt was replaced. Raises the error of a user's function."""
         if not self.accounts.finish(reply.attempt):
             return None
-        self.totals.add(reply.usage, self._tools)
+        self.totals.add(reply.usage, self._tools, worker)
         if isinstance(reply.trajectory, Failure):
             reply.trajectory.reraise()
         return reply.trajectory
@@ -111,7 +111,7 @@ class _Call:
             running = self._running.pop(position)
             self._episodes.pool.release(running.member)
             if isinstance(result, Reply):
-                if (trajectory := self._episodes.receive(result)) is not None:
+                if (trajectory := self._episodes.receive(result, running.member.number)) is not None:
                     finished[position] = trajectory
             elif ray_client.is_lost(result):
                 self._episodes.pool.mark_down(running.member)

@@ -56,6 +56,26 @@ _SPEEDS = {
     "search/latency": "seconds per search",
     "engine/reused": "share of prompt tokens found in the cache",
     "staleness/mean": "versions that sampled tokens are behind",
+    "buffer/size": "finished groups that wait for a later step",
+}
+_WAITING = (  # in asynchronous training: the seconds of waiting, their label, and what they are a share of
+    ("time/waiting_for_rollouts", "share of a step in which the trainer waits for rollouts", ("time/step",)),
+    (
+        "time/rollouts_waiting",
+        "share of the time in which rollouts wait for the trainer",
+        ("time/rollouts_waiting", "time/episodes"),  # since the previous step, so it includes evaluations
+    ),
+)
+_WORKER_STATES = {"busy": "busy", "waiting_search": "search", "waiting_weights": "weights", "idle": "idle"}
+_WORKER_TOTALS = {
+    "asked": "episodes asked",
+    "finished": "episodes finished",
+    "retried": "episodes retried",
+    "lost": "episodes lost with their worker",
+    "workers_lost": "workers lost",
+    "workers_restarted": "workers restarted",
+    "weights_seconds": "seconds of sending weights",
+    "weights_bytes": "bytes of weights sent",
 }
 _TRENDS = (
     ("Reward", "reward/mean"),
@@ -108,6 +128,7 @@ def run_page(
         Section("Training curves", curves(metrics, held_out, ceiling, guard_markers(events))),
         *([Section("Outside agent", *outside_agent(metrics))] if _keys(metrics, "gateway/") else []),
         Section("Timing and memory", *timing(metrics)),
+        *([Section("Rollout workers", *rollout_workers(metrics))] if _keys(metrics, "cluster/") else []),
         Section("Transcripts", *map(transcript, transcripts)),
         Section("Settings", folded("All settings of the run", pairs(list(flatten(manifest.get("config") or {}))))),
         Section(
@@ -297,6 +318,10 @@ def timing(rows: Rows) -> Iterator[Html]:
         [_STEP_PARTS[name], rounded(mean), f"{mean / step:.0%}" if step else ABSENT] for name, mean in seconds.items()
     ]
     figures = [(label, rounded(fmean(values))) for key, label in _SPEEDS.items() if (values := known(key))]
+    if known("buffer/size"):
+        for key, label, whole in _WAITING:
+            if total := sum(sum(known(each)) for each in whole):
+                figures.append((label, f"{sum(known(key)) / total:.0%}"))
     memory = dict.fromkeys(key for row in rows for key in row if key.startswith("memory/"))
     figures += [
         (f"peak memory in GiB, {key.removeprefix('memory/').removesuffix('_gib')}", rounded(max(values)))
@@ -344,6 +369,18 @@ def outside_agent(rows: Rows) -> Iterator[Html]:
         for key in _keys(rows, "segment/")
     ]
     yield element("div", *charts, class_="charts")
+
+
+def rollout_workers(rows: Rows) -> Iterator[Html]:
+    """Yield totals of the workers of a cluster, and their time by state as shares of each step."""
+    totals = {key: sum(value for value in _column(rows, f"cluster/{key}")[1] if value) for key in _WORKER_TOTALS}
+    series = [
+        Series(label, *_column(rows, f"cluster/{state}"), colour=colour)
+        for colour, (state, label) in enumerate(_WORKER_STATES.items())
+    ]
+    chart = line_chart("Time of the workers by state, shares of a step", series, low=0.0, high=1.0)
+    counts = pairs([(label, short(totals[key])) for key, label in _WORKER_TOTALS.items()])
+    yield element("div", chart, counts, class_="charts")
 
 
 def exact_match(

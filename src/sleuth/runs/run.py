@@ -23,6 +23,7 @@ from sleuth.runs.trajectory import FORMAT
 
 STEP = re.compile(r"step-(\d+)")
 BEST = "best.json"
+WORKERS = "workers.jsonl"
 REPEAT = "remove that line and the checkpoints after it to repeat the step"
 ROLLBACK = "rollback"  # action of an event after which the run continues from an earlier step
 
@@ -134,6 +135,10 @@ class Run:
                 raise _damaged(path, f"line {number} has no action", "remove that line")
             yield row
 
+    def append_workers(self, step: int, workers: Iterable[Mapping[str, Any]]) -> None:
+        """Record what each rollout worker of a cluster did since the step before, flushed to disk."""
+        append_row(self.path / WORKERS, {"step": step, "workers": list(workers)})
+
     def trajectories(self, step: int) -> Path:
         return self.path / "trajectories" / f"step-{step}.jsonl"
 
@@ -149,7 +154,7 @@ class Run:
         return path
 
     def rewind(self, step: int) -> None:
-        """Remove metrics, trajectories and events after a step; keep checkpoints and rollback events."""
+        """Remove metrics, trajectories, workers and events after a step; keep checkpoints and rollback events."""
         versions = self.current_versions()
         if versions.pop("step") > max(step, 0):
             # After a rollback, the newest versions produce the following steps.
@@ -158,6 +163,8 @@ class Run:
         if (self.path / "events.jsonl").exists():
             kept = [event for event in self.events() if event["step"] <= step or event["action"] == ROLLBACK]
             rewrite_rows(self.path / "events.jsonl", kept)
+        if (workers := self.path / WORKERS).exists():
+            rewrite_rows(workers, [row for _, row in _numbered_rows(workers) if row["step"] <= step])
         for path in sorted((self.path / "trajectories").iterdir()):
             if STEP.match(path.name) and step_of(path) > step:
                 path.unlink()

@@ -21,14 +21,14 @@ from sleuth.train.step import Learner
 
 @dataclass(frozen=True, slots=True)
 class RolloutParts:
-    """What the training loop needs for rollouts; `metrics` is collective and resets what it returns."""
+    """What the training loop needs for rollouts; `metrics` of a step is collective and resets what it returns."""
 
     engine: Engine
     publisher: Publisher
     agent: Agent | OutsideAgent
     episodes: EpisodeRunner
     concurrency: int
-    metrics: Callable[[], Mapping[str, float]] = dict
+    metrics: Callable[[int], Mapping[str, float]] = lambda _: {}
 
 
 class RolloutBackend(Protocol):

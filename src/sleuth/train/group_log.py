@@ -1,7 +1,8 @@
 """Finished groups on disk, until a checkpoint includes the step that trained on them.
 
 A resumed run trains again on the groups of the steps after its checkpoint, and asks no question of theirs again. Each
-row is a group, the groups of a step, or groups to sample again; a row is complete if its line is.
+row is a group, the groups of a step, or groups to sample again; a row is complete if its line is. Each rank writes the
+groups that it samples to files of its own, and every rank reads the files of all.
 """
 
 import re
@@ -20,7 +21,7 @@ from sleuth.runs.trajectory import trajectory_row
 from sleuth.train.data import QuestionStream
 from sleuth.train.group_queue import QueuedGroup, SampledGroup
 
-FILE = re.compile(r"groups-(\d+)\.jsonl")
+FILE = re.compile(r"groups-(\d+)(?:-rank-(\d+))?\.jsonl")
 
 
 @dataclass(slots=True)
@@ -41,19 +42,26 @@ class LoggedGroups:
 
 
 class GroupLog:
-    """Append-only files in a folder; a new one is begun with each checkpoint, and old ones are removed as a whole."""
+    """Append-only files in a folder; a new one is begun with each checkpoint, and old ones are removed as a whole.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._lock = folder, threading.Lock()
+    Every rank appends and prunes its own files. Rank 0 also writes the rows that concern all ranks, and prunes the
+    files of earlier processes.
+    """
+
+    def __init__(self, folder: Path, rank: int = 0) -> None:
+        self._folder, self._rank, self._lock = folder, rank, threading.Lock()
         self._files: list[LogFile] = []
         self._trained: dict[int, int] = {}  # the step of each group
 
     def load(self, stream: QuestionStream) -> LoggedGroups:
-        """Read all rows and begin a new file; raises InputError if one cannot be read."""
+        """Read the rows of all ranks and begin a new file; raises InputError if a row cannot be read.
+
+        No rank may write until all have read: otherwise two ranks would number their new files differently.
+        """
         found = LoggedGroups()
         self._files, self._trained = [], {}
         self._folder.mkdir(mode=PRIVATE, exist_ok=True)
-        for path in sorted(self._paths(), key=_number):
+        for path in sorted(self._paths(), key=_order):
             file = LogFile(path)
             for number, row in enumerate(read_rows(path), start=1):
                 try:
@@ -63,7 +71,8 @@ class GroupLog:
                         f"{path}, line {number} is not a group of episodes ({error}); restore the file, or remove it "
                         "to sample its groups again"
                     ) from error
-            self._files.append(file)
+            if self._rank == 0:
+                self._files.append(file)
         self._begin_file()
         return found
 
@@ -76,15 +85,16 @@ class GroupLog:
             self._files[-1].groups.add(queued.id)
 
     def append_step(self, step: int, groups: Sequence[int]) -> None:
-        """Write which groups a step trains on."""
+        """Write which groups a step trains on; all ranks call it, rank 0 writes."""
         with self._lock:
-            append_row(self._files[-1].path, {"step": step, "groups": list(groups)})
-            self._files[-1].step = step
-            self._trained |= dict.fromkeys(groups, step)
+            if self._rank == 0:
+                append_row(self._files[-1].path, {"step": step, "groups": list(groups)})
+                self._files[-1].step = step
+            self.mark_trained(groups, step)
 
     def append_dropped(self, groups: Collection[int]) -> None:
-        """Write that these groups are sampled again."""
-        if groups:
+        """Write that these groups are sampled again; all ranks call it, rank 0 writes."""
+        if groups and self._rank == 0:
             with self._lock:
                 append_row(self._files[-1].path, {"dropped": sorted(groups)})
 
@@ -102,10 +112,10 @@ class GroupLog:
             self._begin_file()
 
     def clear(self) -> None:
-        """Remove all files, because the run goes back to an earlier step."""
+        """Remove all groups, because the run goes back to an earlier step."""
         with self._lock:
-            for path in self._paths():
-                path.unlink()
+            for file in self._files:
+                file.path.unlink(missing_ok=True)
             self._files, self._trained = [], {}
             self._begin_file()
 
@@ -113,8 +123,9 @@ class GroupLog:
         return [path for path in self._folder.iterdir() if FILE.fullmatch(path.name)] if self._folder.is_dir() else []
 
     def _begin_file(self) -> None:
-        number = max(map(_number, self._paths()), default=0) + 1
-        self._files.append(LogFile(self._folder / f"groups-{number}.jsonl"))
+        number = max((_order(path)[0] for path in self._paths()), default=0) + 1
+        suffix = f"-rank-{self._rank}" if self._rank else ""
+        self._files.append(LogFile(self._folder / f"groups-{number}{suffix}.jsonl"))
 
     def _read(self, row: Mapping[str, Any], file: LogFile, found: LoggedGroups, stream: QuestionStream) -> None:
         if "step" in row:
@@ -134,6 +145,7 @@ class GroupLog:
         file.groups.add(row["id"])
 
 
-def _number(path: Path) -> int:
+def _order(path: Path) -> tuple[int, int]:
+    """Return number and rank of a file: what rank 0 notes when a run resumes comes before the new groups of others."""
     match = FILE.fullmatch(path.name)
-    return int(match[1]) if match else 0
+    return (int(match[1]), int(match[2] or 0)) if match else (0, 0)

@@ -66,7 +66,8 @@ async def evaluate_held_out(
     )
     # An evaluation between two steps is not cancelled: its metrics belong to a step that is saved afterwards.
     mine = await (work if observer is None else cancel_together(work, ranks))
-    gathered = ranks.gather(mine.results, f"the held-out questions at step {step}")
+    # In a thread: rollouts of this rank go on while it waits for the others.
+    gathered = await asyncio.to_thread(ranks.gather, mine.results, f"the held-out questions at step {step}")
     # Rank r takes questions r, r + world, ..., so interleaving the results of the ranks restores the order.
     results = chain.from_iterable(zip_longest(*gathered))
     evaluation = Evaluation(tuple(result for result in results if result is not None))

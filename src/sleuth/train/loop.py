@@ -199,7 +199,10 @@ class StepMonitor:
         metrics = self._metrics | {f"guard/{verdict.guard}": 1.0 for verdict in self._verdicts} | times
         metrics |= speed_metrics(parts.learner.policy, parts.ranks, episodes, metrics)
         metrics |= {"time/episodes": batch.seconds, **batch.cost, **memory_metrics()}
-        metrics |= {**staleness_metrics(batch.trajectories, progress.step), **parts.rollout_metrics()}
+        metrics |= {
+            **staleness_metrics(batch.trajectories, progress.step),
+            **parts.rollout_metrics(progress.step + 1),
+        }
         settings, measured = parts.config.algorithm.kl, metrics.get("policy/kl")
         if settings.target is not None and measured is not None and isfinite(measured):
             kl_coefficient = adapt_coefficient(kl_coefficient, measured, settings.target, settings.horizon, episodes)

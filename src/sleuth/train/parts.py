@@ -56,7 +56,7 @@ class Parts:
     changes: tuple[str, ...] = ()
     versions: Mapping[str, Any] | None = None
     concurrency: int | None = None  # episodes in flight; default: that of the config
-    rollout_metrics: Callable[[], Mapping[str, float]] = dict  # collective
+    rollout_metrics: Callable[[int], Mapping[str, float]] = lambda _: {}  # of a step; collective
 
     @property
     def agent(self) -> Agent | OutsideAgent:

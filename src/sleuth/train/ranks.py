@@ -151,11 +151,6 @@ def require_supported(config: Config, world: int) -> None:
             f"train.questions = {config.train.questions} is not divisible by {world} processes; "
             f"choose a multiple of {world}, or another --nproc"
         )
-    if config.train.is_streaming and world > 1:
-        raise ConfigError(
-            f"train.mode = async supports one training process, not {world}; leave out --nproc, or set train.mode = "
-            "ahead"
-        )
     if config.engine.is_server and world > 1:
         raise ConfigError(
             f"engine.kind = {config.engine.kind} supports one training process, not {world}; leave out --nproc, or "
@@ -195,9 +190,15 @@ async def cancel_together(work: Coroutine[Any, Any, Result], ranks: Ranks) -> Re
     except asyncio.CancelledError:
         if INTERRUPTION.signal is None:
             raise
-    received = [number for theirs in ranks.gather([INTERRUPTION.signal], "signals received") for number in theirs]
-    if signals := [number for number in received if number]:
-        INTERRUPTION.signal = signals[0]
+    if share_signal(ranks) is not None:
         raise asyncio.CancelledError
     assert result is not None  # noqa: S101  without a signal the work was not cancelled
     return result
+
+
+def share_signal(ranks: Ranks) -> int | None:
+    """Return the signal that any rank has received, and let every rank act as if it had received it; collective."""
+    received = [number for theirs in ranks.gather([INTERRUPTION.signal], "signals received") for number in theirs]
+    first = next((number for number in received if number), None)
+    INTERRUPTION.signal = INTERRUPTION.signal or first
+    return first

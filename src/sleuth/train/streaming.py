@@ -3,17 +3,23 @@
 The schedules of `train.mode` differ in that bound, the staleness: `sync` is 0 and `ahead` is 1. These two collect whole
 steps, in one batch of the engine and by one version each, which makes them repeatable bit for bit. With `async`, each
 group starts as soon as the bound allows, and takes up new weights between two decode steps.
+
+Each rank samples an equal share of the groups, with a queue of its own: rank r of n draws every nth question. A step
+takes as many groups of every rank, so the bound holds if it holds in each queue.
 """
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Self
 
+from sleuth.errors import Interrupted
 from sleuth.runs.interruption import INTERRUPTION
 from sleuth.train import guards
 from sleuth.train.checkpoint import Progress
@@ -21,6 +27,7 @@ from sleuth.train.group_log import GroupLog, LoggedGroups
 from sleuth.train.group_queue import GroupQueue, QueuedGroup, SampledGroup
 from sleuth.train.metrics import Timer
 from sleuth.train.publish import Publisher
+from sleuth.train.ranks import share_signal
 from sleuth.train.rollout import (
     POLL_SECONDS,
     OneStepAhead,
@@ -40,20 +47,32 @@ def schedule_rollouts(sampler: RolloutSampler, publisher: Publisher, folder: Pat
     """Create the schedule that `train.mode` selects, for a run in this folder."""
     train = sampler.config.train
     if train.is_streaming:
-        return StreamingRollouts(sampler, GroupLog(folder / FOLDER))
+        return StreamingRollouts(sampler, GroupLog(folder / FOLDER, sampler.ranks.rank))
     return OneStepAhead(sampler.collect, publisher) if train.max_staleness else RolloutSchedule(sampler.collect)
 
 
 @dataclass(frozen=True, slots=True)
 class TakenGroups:
-    """The groups of a step, and the state of the queue after they were taken."""
+    """The groups of a step on one rank, and the state of its queue after they were taken."""
 
     groups: list[QueuedGroup]
+    replayed: bool  # the step is repeated with the groups on disk
     ready: int
-    drawn: int
+    next: int  # the position of the question stream that the rank draws next
     untrained: tuple[int, ...]
     idle: float  # seconds without sampling since the step before
     reward: float  # seconds of scoring, summed over groups
+
+
+def stream_state(every: Sequence[TakenGroups]) -> tuple[int, tuple[int, ...]]:
+    """Return how many positions the ranks have drawn between them, and which of these are in no step yet.
+
+    A rank may have drawn less than another, which replaced more groups: positions that it has skipped are untrained.
+    """
+    world = len(every)
+    drawn = max(each.next for each in every) - world + 1
+    skipped = chain.from_iterable(range(each.next, drawn, world) for each in every)
+    return drawn, tuple(sorted(chain(skipped, *(each.untrained for each in every))))
 
 
 class StreamingRollouts(RolloutSchedule):
@@ -63,10 +82,10 @@ class StreamingRollouts(RolloutSchedule):
         super().__init__(sampler.collect)
         train = sampler.config.train
         self._sampler, self._log, self._steps, self._resample = sampler, log, train.steps, train.resample
-        self._episodes = sampler.runner
-        self._queue = GroupQueue(train.questions, train.max_staleness)
+        self._episodes, self._ranks = sampler.runner, sampler.ranks
+        self._queue = GroupQueue(train.questions // sampler.ranks.world, train.max_staleness)
         self._version = 0
-        self._drawn = 0  # positions of the question stream
+        self._next = 0  # position of the question stream to draw next
         self._unasked: deque[int] = deque()  # positions drawn by an earlier process that did not finish them
         self._replayed: dict[int, list[QueuedGroup]] = {}  # groups of steps after the checkpoint, by step
         self._sampling: set[asyncio.Task[None]] = set()
@@ -97,17 +116,30 @@ class StreamingRollouts(RolloutSchedule):
         self._thread.shutdown()
 
     def restore(self, progress: Progress) -> None:
-        """Load the finished groups that the checkpoint does not include, and start sampling."""
-        wait_for(self._submit(self._restore(progress, self._log.load(self._sampler.stream)))).result()
+        """Load the finished groups that the checkpoint does not include, and start sampling; collective."""
+        logged = self._log.load(self._sampler.stream)
+        self._ranks.barrier("the groups on disk")
+        wait_for(self._submit(self._restore(progress, logged))).result()
 
     def next_batch(self, step: int, questions_drawn: int, last: bool) -> RolloutBatch:  # noqa: ARG002
+        """Return the groups of all ranks for a step; raises Interrupted on every rank if one received a signal."""
         taking = self._submit(self._take(step))
-        while wait([taking], timeout=POLL_SECONDS).not_done:
-            INTERRUPTION.raise_if_interrupted()
-        INTERRUPTION.raise_if_interrupted()
-        return self._batch(step, taking.result())
+        while wait([taking], timeout=POLL_SECONDS).not_done and INTERRUPTION.signal is None:
+            pass
+        if INTERRUPTION.signal is None:
+            taking.result()  # a failure ends this process at once, and with it the run
+        if (number := share_signal(self._ranks)) is not None:
+            raise Interrupted(number)
+        gathered = self._ranks.gather([taking.result()], f"the groups of step {step + 1}")
+        every = [taken for theirs in gathered for taken in theirs]
+        if not every[0].replayed:
+            self._log.append_step(step + 1, [group.id for taken in every for group in taken.groups])
+        return self._batch(step, every)
 
     def advance(self, version: int) -> None:
+        # On a cluster only rank 0 knows that the workers have the weights, which groups started now are to use.
+        self._ranks.barrier(f"the weights of version {version}")
+
         async def advance() -> None:
             self._version, self._queue.training = version, 0
             self._fill()
@@ -164,44 +196,52 @@ class StreamingRollouts(RolloutSchedule):
         self._log.mark_trained(included, progress.step)
         groups = {each: group for each, group in logged.groups.items() if each not in included}
         failed = {each for each, group in groups.items() if group.has_failures}
-        self._replayed, step, last = {}, progress.step + 1, max(logged.steps, default=0)
+        replayed: dict[int, list[QueuedGroup]] = {}
+        step, last = progress.step + 1, max(logged.steps, default=0)
         # The newest step may have stopped the run because of its failures; the steps before passed all guards.
         while (ids := logged.steps.get(step)) and groups.keys() >= set(ids) and (step < last or not failed & set(ids)):
             self._log.mark_trained(ids, step)
-            self._replayed[step] = [groups.pop(each) for each in ids]
+            replayed[step] = [groups.pop(each) for each in ids]
             step += 1
         failed &= groups.keys()
         self._log.append_dropped(failed)
-        for group in (group for each, group in groups.items() if each not in failed):
+        left = sorted((group for each, group in groups.items() if each not in failed), key=lambda group: group.version)
+        positions = {position for group in chain(left, *replayed.values()) for position in group.positions}
+        drawn = max((progress.questions_drawn, *(position + 1 for position in positions)))
+        waiting |= set(range(progress.questions_drawn, drawn))
+        unasked = sorted(waiting - positions)
+        # All ranks have read the same, whichever ranks wrote it, and deal it out: groups in the order of their
+        # versions, so that no rank gets more old ones than its share of the next steps can train on, then positions.
+        rank, world = self._ranks.rank, self._ranks.world
+        self._replayed = {step: groups[rank::world] for step, groups in replayed.items()}
+        for group in left[rank::world]:
             self._queue.add(group)
             if self._is_done(group):
                 self._queue.finish(group)
-        positions = {position for group in self._pending() for position in group.positions}
-        self._version = progress.step
-        self._drawn = max((progress.questions_drawn, *(position + 1 for position in positions)))
-        waiting |= set(range(progress.questions_drawn, self._drawn))
-        self._unasked = deque(sorted(waiting - positions))
+        self._unasked = deque(unasked[(rank - len(left)) % world :: world])
+        self._version, self._next = progress.step, drawn + (rank - len(left) - len(unasked)) % world
         self._fill()
 
     def _pending(self) -> list[QueuedGroup]:
-        """All groups that no step has trained on."""
+        """All groups of this rank that no step has trained on."""
         return [*self._queue.groups, *(group for groups in self._replayed.values() for group in groups)]
 
     async def _take(self, step: int) -> TakenGroups:
-        """Wait for the groups of a step and take them out of the queue."""
+        """Wait for this rank's groups of a step and take them out of the queue."""
         groups = self._replayed.pop(step + 1, None)
+        replayed = groups is not None
         if groups is None:
             while self._failure is not None or (groups := self._queue.take(step)) is None:
                 if self._failure is not None:
                     raise self._failure
                 self._changed.clear()
                 await self._changed.wait()
-            await asyncio.to_thread(self._log.append_step, step + 1, [group.id for group in groups])
         self._queue.training = len(groups)
         self._fill()
         untrained = sorted([*self._unasked, *(position for group in self._pending() for position in group.positions)])
         reward = self._timer.collect().get("time/reward", 0.0)
-        return TakenGroups(groups, self._queue.ready, self._drawn, tuple(untrained), self._idle.collect(), reward)
+        idle = self._idle.collect()
+        return TakenGroups(groups, replayed, self._queue.ready, self._next, tuple(untrained), idle, reward)
 
     def _fill(self) -> None:
         """Start as many groups as the bound allows; none while steps are repeated with the groups on disk."""
@@ -219,8 +259,8 @@ class StreamingRollouts(RolloutSchedule):
     def _draw(self) -> int:
         if self._unasked:
             return self._unasked.popleft()
-        self._drawn += 1
-        return self._drawn - 1
+        self._next += self._ranks.world
+        return self._next - self._ranks.world
 
     def _start(self, group: QueuedGroup, position: int) -> None:
         group.sampling, group.version = position, min(group.version, self._version)
@@ -259,9 +299,10 @@ class StreamingRollouts(RolloutSchedule):
         last = group_by_question(group.attempts[-1].samples)[0]
         return len(group.attempts) > self._resample or self._sampler.is_kept(last)
 
-    def _batch(self, step: int, taken: TakenGroups) -> RolloutBatch:
-        attempts = [each for queued in taken.groups for each in queued.attempts]
-        attempts.sort(key=lambda each: each.position)
+    def _batch(self, step: int, every: Sequence[TakenGroups]) -> RolloutBatch:
+        """Make the batch of a step from the groups of all ranks."""
+        queued = [group for taken in every for group in taken.groups]
+        attempts = sorted((each for group in queued for each in group.attempts), key=lambda each: each.position)
         # A group knows the step that trains on it only now.
         samples = [
             [replace(one, trajectory=replace(one.trajectory, step=step + 1)) for one in each.samples]
@@ -272,16 +313,18 @@ class StreamingRollouts(RolloutSchedule):
         groups = [group for each in samples for group in group_by_question(each)]
         now, counters, previous = time.monotonic(), self._sampler.counters(), (self._taken_at, self._counters)
         self._taken_at, self._counters = now, counters
-        cost = counters.metrics_since(previous[1], taken.reward, self._sampler.ranks)
+        cost = counters.metrics_since(previous[1], every[self._ranks.rank].reward, self._ranks)
+        idle, ready = fmean(taken.idle for taken in every), sum(taken.ready for taken in every)
+        drawn, untrained = stream_state(every)
         return RolloutBatch(
             trajectories,
             groups,
             [group for group in groups if self._sampler.is_kept(group)],
-            taken.drawn,
-            max(len(queued.attempts) for queued in taken.groups),
-            now - previous[0] - taken.idle,
-            {**cost, "time/rollouts_waiting": taken.idle, "buffer/size": float(taken.ready)},
-            taken.untrained,
+            drawn,
+            max(len(group.attempts) for group in queued),
+            max(0.0, now - previous[0] - idle),  # ranks measure their idle time at slightly different moments
+            {**cost, "time/rollouts_waiting": idle, "buffer/size": float(ready)},
+            untrained,
         )
 
 

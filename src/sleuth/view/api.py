@@ -14,7 +14,17 @@ from sleuth.records import StopReason
 from sleuth.runs.run import STEP
 from sleuth.view import listing
 from sleuth.view.jsonl import Tree
-from sleuth.view.library import FINAL, MANIFEST, Kind, Library, ViewedFolder, metrics_since, read_document, status
+from sleuth.view.library import (
+    FINAL,
+    MANIFEST,
+    Kind,
+    Library,
+    ViewedFolder,
+    metrics_since,
+    read_document,
+    recent_workers,
+    status,
+)
 from sleuth.view.trajectory import TokenizerCache, full_trajectory, neighbours
 from sleuth.view.trajectory_files import INDEX_TIMEOUT, TrajectoryFiles, TrajectoryFilter, TrajectoryId, total_rows
 
@@ -167,6 +177,9 @@ class Api:
 
     def metrics(self, query: MetricsParameters) -> Tree:
         return metrics_since(self.library.find("run", query.run), query.cursor)
+
+    def workers(self, query: RunParameters) -> Tree:
+        return recent_workers(self.library.find("run", query.run))
 
     def trajectories(self, query: TrajectoriesParameters) -> Tree:
         after = None if query.cursor is None else TrajectoryId.parse(query.cursor)

@@ -3,6 +3,7 @@
 import os
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -110,7 +111,8 @@ FORMAT = 1
 STEP_FILE = re.compile(r"step-(\d{1,12})\.jsonl")
 TAIL = 1 << 16  # bytes to read at the end of a metrics file to find its last line
 MAX_METRICS = 2000  # rows per response
-METRICS, EVENTS = "metrics.jsonl", "events.jsonl"
+METRICS, EVENTS, WORKERS = "metrics.jsonl", "events.jsonl", "workers.jsonl"
+MAX_WORKERS_TAIL = 1 << 20  # bytes of the newest steps, which are summed
 FINAL: dict[Kind, str] = {"run": "summary.json", "evaluation": "results.json"}  # written when finished
 GROWING: dict[Kind, str] = {"run": METRICS, "evaluation": "trajectories.jsonl"}
 HEADLINES = ("reward/mean", "episode/em", "evaluate/em", "loss")
@@ -280,6 +282,28 @@ def metrics_since(folder: ViewedFolder, cursor: str | None) -> Tree:
         "columns": {name: [row.get(name) for row in rows] for name in columns},
         "events": events,
     }
+
+
+def recent_workers(folder: ViewedFolder) -> Tree:
+    """Sum the figures of each rollout worker over the newest recorded steps; empty if no worker was recorded."""
+    if folder.find(WORKERS) is None:
+        return {"steps": None, "workers": []}
+    with folder.open(WORKERS) as file:
+        start = max(0, file.seek(0, os.SEEK_END) - MAX_WORKERS_TAIL)
+        file.seek(start)
+        lines = file.read(MAX_WORKERS_TAIL).split(b"\n")[1 if start else 0 : -1]  # complete lines
+    steps: list[int] = []
+    totals: dict[tuple[int, str], Counter[str]] = {}
+    try:
+        for row in map(parse_json, lines):
+            steps.append(int(row["step"]))
+            for worker in row["workers"]:
+                figures = {name: value for name, value in worker.items() if name not in ("number", "node")}
+                totals.setdefault((int(worker["number"]), str(worker["node"])), Counter()).update(figures)
+    except (InvalidRow, LookupError, TypeError, ValueError, AttributeError) as error:
+        raise HttpProblem(503, f"{WORKERS} of {folder.id} has an unreadable line: {error}; remove it") from error
+    workers = [{"number": number, "node": node, **total} for (number, node), total in sorted(totals.items())]
+    return {"steps": [min(steps), max(steps)] if steps else None, "workers": workers}
 
 
 def _is_unchanged(folder: ViewedFolder, name: str, position: FilePosition) -> bool:

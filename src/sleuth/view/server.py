@@ -69,8 +69,8 @@ def application(api: Api, names: Collection[str] = ()) -> FastAPI:
     def library() -> Response:
         return json_response(api.library.overview())
 
-    methods: list[Callable[[Any], Tree]] = [api.run, api.metrics, api.evaluation, api.compare, api.group]
-    methods += [api.trajectories, api.trajectory, api.question, api.questions]
+    methods: list[Callable[[Any], Tree]] = [api.run, api.metrics, api.workers, api.evaluation, api.compare]
+    methods += [api.group, api.trajectories, api.trajectory, api.question, api.questions]
     for method in methods:
         _add_path(app, method)
     add_problem_handlers(app)

@@ -71,7 +71,10 @@ def test_trajectories_come_in_the_order_of_the_tasks_and_usage_is_summed() -> No
     found = asyncio.run(episodes.run(asked))
     assert [each.question for each in found] == [each.question for each in asked]
     assert episodes.totals.stats.sampled == 30
-    assert episodes.totals.collect_seconds() == [5.0, 0.0, 0.0, 0.0]
+    workers = episodes.totals.collect_workers()
+    assert sum(used["episodes"] for used in workers.values()) == 10
+    assert {number: used[BUSY] / used["episodes"] for number, used in workers.items()} == {0: 0.5, 1: 0.5}
+    assert episodes.totals.collect_workers() == {}
     assert episodes.accounts.collect()["finished"] == 10
 
 

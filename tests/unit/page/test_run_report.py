@@ -17,6 +17,7 @@ from sleuth.page.run_report import (
     guard_markers,
     loss_notes,
     question_count,
+    rollout_workers,
     run_page,
     timing,
 )
@@ -209,6 +210,24 @@ def test_mean_speeds_and_peak_memory(read: Read) -> None:
     assert "tokens per second2,000" in text
     assert "(6N per token)0.512" in text
     assert "peak memory in GiB, gpu12" in text
+
+
+def test_waiting_of_an_asynchronous_run(read: Read) -> None:
+    waiting = {"time/step": 10.0, "time/waiting_for_rollouts": 4.0, "time/rollouts_waiting": 1.0, "time/episodes": 9.0}
+    _, text = read(joined(timing([{"step": 1, **waiting, "buffer/size": 3.0}])))
+    for shown in ("trainer waits for rollouts40%", "rollouts wait for the trainer10%", "wait for a later step3"):
+        assert shown in text
+    _, text = read(joined(timing([{"step": 1, **waiting}])))
+    assert "waits" not in text
+
+
+def test_rollout_workers(read: Read) -> None:
+    row = {"cluster/busy": 0.75, "cluster/idle": 0.25, "cluster/asked": 20.0, "cluster/workers_lost": 1.0}
+    tags, text = read(joined(rollout_workers([{"step": 0}, {"step": 1, **row}, {"step": 2, **row}])))
+    assert "episodes asked40" in text
+    assert "workers lost2" in text
+    assert "episodes retried0" in text
+    assert any(tag == "svg" for tag, _ in tags)
 
 
 def test_parts_without_step_time_have_no_share(read: Read) -> None:

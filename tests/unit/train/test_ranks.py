@@ -166,10 +166,6 @@ def test_a_process_by_itself_waits_for_nobody() -> None:
         ({"engine": {"kind": "vllm"}}, 2, r"engine\.kind = vllm .* 2"),
         ({"agent": {"run": "import:a.run"}, "gateway": {"port": 8100}}, 2, r"gateway\.port = 8100 .* 2 "),
         ({"agent": {"run": "worker"}}, 2, r"agent\.run = worker .* 2 "),
-        (
-            {"train": {"mode": "async"}, "algorithm": {"correction": {"level": "token"}}},
-            2, r"train\.mode = async .* 2;",
-        ),
     ],
 )  # fmt: skip
 def test_what_several_cannot_share_is_refused(tables: dict[str, Any], world: int, told: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from sleuth.errors import InputError
 from sleuth.evaluate.folder import EvaluationFolder
 from sleuth.runs.run import Run
-from sleuth.view.library import Library, make_roots
+from sleuth.view.library import MAX_WORKERS_TAIL, Library, make_roots
 
 Evaluate = Callable[..., EvaluationFolder]
 
@@ -133,6 +133,25 @@ def test_broken_line_of_metrics(run: Run, ask: Callable[..., Any]) -> None:
     (run.path / "metrics.jsonl").write_text("nonsense\n")
     found = ask("runs")("/api/metrics", run="runs/first")
     assert (found.status_code, "metrics.jsonl of runs/first" in found.json()["detail"]) == (503, True)
+
+
+def test_workers_are_summed_over_the_newest_steps(run: Run, ask: Callable[..., Any]) -> None:
+    get = ask("runs")
+    assert get("/api/workers", run="runs/first").json() == {"steps": None, "workers": []}
+    figures = {"busy": 2.0, "waiting_search": 1.0, "waiting_weights": 0.5, "idle": 0.25, "episodes": 3}
+    run.append_workers(1, [{"number": 0, "node": "10.0.0.0" + MAX_WORKERS_TAIL * " ", **figures}])  # not read
+    for step in (2, 3):
+        run.append_workers(step, [{"number": number, "node": f"10.0.0.{number}", **figures} for number in (0, 1)])
+    found = get("/api/workers", run="runs/first").json()
+    assert found["steps"] == [2, 3]
+    doubled = {name: 2 * value for name, value in figures.items()}
+    assert found["workers"] == [{"number": number, "node": f"10.0.0.{number}", **doubled} for number in (0, 1)]
+    run.rewind(2)
+    assert get("/api/workers", run="runs/first").json()["steps"] == [2, 2]
+    with (run.path / "workers.jsonl").open("a") as file:
+        file.write('{"step": 3, "workers": [4]}\n')
+    broken = get("/api/workers", run="runs/first")
+    assert (broken.status_code, "workers.jsonl of runs/first" in broken.json()["detail"]) == (503, True)
 
 
 def test_unreadable_file(run: Run, ask: Callable[..., Any]) -> None:

@@ -10,7 +10,8 @@ const UNITS = [
 ];
 
 // In display order: title, metric and note; `held` is the
-// held-out measure shown with it, `low` the start of its axis, `span` the minimum range of its axis.
+// held-out measure shown with it, `low` the start of its axis, `span` the minimum range of its axis, `of` the
+// metrics whose sum it is a share of, `only` a metric without which it is not shown.
 export const CHARTS = [
   { key: "reward", title: "Reward", metric: "reward/mean", note: "mean of a step" },
   { key: "em", title: "Exact match", metric: "episode/em", held: "em", note: "sampled; held out ◆", low: 0 },
@@ -31,6 +32,32 @@ export const CHARTS = [
   { key: "calls", title: "Calls", metric: "gateway/calls", note: "of an outside agent, per step", low: 0 },
   { key: "segments", title: "Segments", metric: "gateway/segments", note: "of an outside agent, per step", low: 0 },
   { key: "forks", title: "Forks", metric: "gateway/forks", note: "of an outside agent, per step", low: 0 },
+  {
+    key: "staleness",
+    title: "Staleness",
+    metric: "staleness/mean",
+    note: "weight versions, mean",
+    low: 0,
+    only: "buffer/size",
+  },
+  { key: "buffer", title: "Buffer", metric: "buffer/size", note: "finished groups that wait", low: 0 },
+  {
+    key: "trainer-waiting",
+    title: "Trainer waiting",
+    metric: "time/waiting_for_rollouts",
+    of: ["time/step"],
+    note: "for rollouts, share of a step",
+    low: 0,
+    only: "buffer/size",
+  },
+  {
+    key: "rollouts-waiting",
+    title: "Rollouts waiting",
+    metric: "time/rollouts_waiting",
+    of: ["time/rollouts_waiting", "time/episodes"],
+    note: "for the trainer, share of time",
+    low: 0,
+  },
   { key: "step-time", title: "Step time", metric: "time/step", note: "seconds", low: 0 },
 ];
 export const TIME = { key: "time", title: "Step time by part", note: "seconds" };
@@ -42,15 +69,18 @@ export function other(metric) {
 
 /** Whether any run recorded the metric of a chart. */
 export function known(chart, records) {
+  const recorded = (record, name) => record.columns[name]?.some((value) => value !== null);
   const wanted = [chart.metric, `evaluate/${chart.held}`];
-  return records.some((record) => wanted.some((name) => record.columns[name]?.some((value) => value !== null)));
+  return records.some(
+    (record) => wanted.some((name) => recorded(record, name)) && (!chart.only || recorded(record, chart.only)),
+  );
 }
 
 /** Traces and axes of a chart; `view` has x, window, from and to. */
 export function drawing(chart, records, view) {
   const guards = marks(records, view);
   const traces = [
-    ...trend(records, chart.metric, view),
+    ...trend(records, chart.metric, { ...view, of: chart.of }),
     ...(chart.held ? heldOut(records, chart.held, view) : []),
     ...guards.traces,
   ];

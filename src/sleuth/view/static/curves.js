@@ -18,10 +18,10 @@ const PARTS = {
   save: "save",
 };
 
-/** One metric of several runs; x is "step" or "time", `window` the smoothing window in steps. */
-export function trend(records, metric, { x, window }) {
+/** One metric of several runs; x is "step" or "time", `window` the smoothing window in steps, `of` as in column. */
+export function trend(records, metric, { x, window, of }) {
   return records.flatMap((record) => {
-    const found = record.column(metric, x);
+    const found = record.column(metric, x, of);
     if (!found.x.length) return [];
     const line = { ...look(record.place), width: 1.75 };
     const main = {

@@ -3,8 +3,10 @@
 import { ask } from "./api.js";
 
 const WHOLE = "time/step";
-// Not parts of the step time: the total, and times per episode.
-const NO_PARTS = new Set(["step", "episodes"]);
+// Not parts of the step time: the total, times per episode, and waiting, which contains or overlaps other parts.
+const NO_PARTS = new Set(["step", "episodes", "waiting_for_rollouts", "rollouts_waiting"]);
+const BESIDE = new Set(["search", "reward"]); // beside the step in asynchronous training
+const ASYNC = "time/rollouts_waiting";
 
 /** Data of one run; `place` determines its colour. */
 export class Record {
@@ -21,6 +23,7 @@ export class Record {
     this.columns = { step: [] };
     this.events = [];
     this.times = [];
+    this.workers = null; // of a cluster, over the newest steps
   }
 
   /** Load new data; true if there was any. */
@@ -33,6 +36,7 @@ export class Record {
       this.append(part);
       [this.cursor, this.state, more] = [part.cursor, part.state, part.more];
     }
+    if (grown && this.columns["cluster/workers"]) this.workers = await ask("workers", { run: this.id }, signal);
     return grown;
   }
 
@@ -47,9 +51,11 @@ export class Record {
     this.times = summed(this.columns[WHOLE] ?? Array(before + added).fill(null));
   }
 
-  /** Known values of a metric, with x by step or time. */
-  column(name, x = "step") {
-    const values = this.columns[name] ?? [];
+  /** Known values of a metric, with x by step or time; with `of`, as a share of the sum of other metrics. */
+  column(name, x = "step", of = null) {
+    const whole = (place) => of.reduce((sum, each) => sum + (this.columns[each]?.[place] ?? 0), 0);
+    const share = (value, place) => (value !== null && whole(place) ? value / whole(place) : null);
+    const values = (this.columns[name] ?? []).map((value, place) => (of ? share(value, place) : value));
     const places = values.map((value, place) => (value === null ? -1 : place)).filter((place) => place >= 0);
     const along = x === "time" ? this.times : this.columns.step;
     return { x: places.map((place) => along[place]), y: places.map((place) => values[place]), places };
@@ -76,14 +82,15 @@ export class Record {
   get parts() {
     const names = this.metrics.filter((name) => name.startsWith("time/")).map((name) => name.slice(5));
     const spent = (name) => this.seconds(name).y.reduce((sum, value) => sum + value, 0);
-    return names.filter((name) => !NO_PARTS.has(name)).sort((first, second) => spent(second) - spent(first));
+    const isPart = (name) => !NO_PARTS.has(name) && !(this.columns[ASYNC] && BESIDE.has(name));
+    return names.filter(isPart).sort((first, second) => spent(second) - spent(first));
   }
 
   /** Seconds of a part; generation excludes waiting for searches. */
   seconds(part, x = "step") {
     const found = this.column(`time/${part}`, x);
     const searched = this.columns["time/search"];
-    if (part !== "generate" || !searched) return found;
+    if (part !== "generate" || !searched || this.columns[ASYNC]) return found;
     return { ...found, y: found.y.map((value, each) => Math.max(0, value - (searched[found.places[each]] ?? 0))) };
   }
 }

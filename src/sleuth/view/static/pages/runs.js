@@ -11,6 +11,7 @@ import { Grid } from "../parts/grid.js";
 import { runList } from "../parts/runlist.js";
 import { differences, sideBySide } from "../parts/sidebyside.js";
 import { empty, failed, waiting } from "../parts/state.js";
+import { workerPanels } from "../parts/workers.js";
 import { Record } from "../record.js";
 import { adjust, change, here, link, list } from "../route.js";
 import { onTheme } from "../theme.js";
@@ -22,7 +23,7 @@ export function runs(place) {
   const entries = new Map(); // id -> { run, record, whole }
   const failures = new Map(); // id -> why it cannot be read
   const areas = Object.fromEntries(
-    ["side", "tools", "figures", "charts", "events"].map((name) => [name, h("section", { class: name })]),
+    ["side", "tools", "figures", "charts", "workers", "events"].map((name) => [name, h("section", { class: name })]),
   );
   const grid = new Grid(areas.charts);
   const tools = new CurveControls(areas.tools);
@@ -54,7 +55,7 @@ export function runs(place) {
       "div",
       { class: "split" },
       choose,
-      h("div", { class: "content" }, areas.tools, areas.figures, areas.charts, areas.events),
+      h("div", { class: "content" }, areas.tools, areas.figures, areas.charts, areas.workers, areas.events),
     );
   }
 
@@ -122,10 +123,12 @@ export function runs(place) {
       const lost = unreadable();
       grid.say(lost.length ? null : empty("No run selected", "Select one in the list to see its curves."));
       replace(areas.figures, lost);
+      replace(areas.workers);
       replace(areas.events);
       return;
     }
     figures();
+    replace(areas.workers, workerPanels(shown));
     replace(areas.events, h("h2", {}, "Guard events"), eventTable(shown));
     grid.draw(
       shown.map(({ record }) => record),

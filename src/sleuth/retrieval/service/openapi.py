@@ -50,8 +50,8 @@ PROBLEMS: dict[int, str] = {
     415: "The Content-Type is not application/json.",
     421: "The Host header is not a name of this server.",
     422: "The body is not valid JSON, has the wrong fields, or exceeds the server's limits.",
-    503: "A query failed, pages could not be read, the queue is full, or no replica is ready; `detail` names the cause, and Retry-After the "
-    "seconds to wait.",
+    503: "A query failed, pages could not be read, the queue is full, or no replica is ready; `detail` names the "
+    "cause, and Retry-After the seconds to wait.",
 }
 
 STYLE_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()

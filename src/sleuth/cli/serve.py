@@ -219,8 +219,8 @@ def retriever(
 
             port = listener.getsockname()[1]
             sizes = {"replicas": replicas or 1, "shards": shards or 1}
-            loaded = stack.enter_context(replicated_index(index, ray, port, device=device, rerank=rerank, **sizes))
-            status = loaded.shard_status
+            sharded = stack.enter_context(replicated_index(index, ray, port, device=device, rerank=rerank, **sizes))
+            loaded, status = sharded, sharded.shard_status
         names = server_names(host, allow_host or ())
         store = None
         if pages is not None:

@@ -70,8 +70,9 @@ def deployed(
     try:
         yield _run(serve, targets)
     finally:
-        for name in applications:
-            serve.delete(name, _blocking=False)
+        for wait in (False, True):  # all end at the same time
+            for name in applications:
+                serve.delete(name, _blocking=wait)
 
 
 def _run(serve: Any, targets: Sequence[Any]) -> list[Any]:
@@ -83,6 +84,14 @@ def _run(serve: Any, targets: Sequence[Any]) -> list[Any]:
         cause = RuntimeError(causes[0] if causes else str(error))
         raise InputError(f"a replica cannot start: {ray_client.describe_failure(cause)}") from error
     return handles
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether a call through a handle failed because its replica is gone or being stopped."""
+    from ray.serve import exceptions
+
+    gone = (exceptions.DeploymentUnavailableError, exceptions.ReplicaUnavailableError, exceptions.RequestCancelledError)
+    return ray_client.is_lost(error) or isinstance(error, gone)
 
 
 def ready_replicas(applications: Sequence[str]) -> list[int]:

@@ -87,7 +87,7 @@ class ShardedRetriever:
             except TimeoutError:
                 return f"{name} had no ready replica for {PATIENCE:g} s; see /readyz"
             except Exception as error:
-                if not ray_client.is_lost(error):
+                if not ray_libraries.is_lost(error):
                     return f"{name} failed: {ray_client.describe_failure(error)}"
             await asyncio.sleep(PAUSE)
 

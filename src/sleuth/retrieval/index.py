@@ -66,7 +66,8 @@ def build(
     if plan.bm25 is not None:
         Analyzer(stemmer_of(plan.bm25.stemmer, ""))
     spec = {"source": fingerprint or staging.source_fingerprint(source), **plan.model_dump(mode="json")}
-    with staging.staged_folder(out, spec) as folder:
+    # The failure of a cluster is no fault of the input, and must not cost the blocks that are already encoded.
+    with staging.staged_folder(out, spec, keep_on_error=encode_blocks is not None) as folder:
         corpus = staging.prepare_corpus(source, folder, progress)
         return build_parts(
             plan, corpus, folder, out, encoder, progress=progress, workers=workers, encode_blocks=encode_blocks

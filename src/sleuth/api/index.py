@@ -4,11 +4,12 @@ import gzip
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from reprlib import repr as shorten
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 from pydantic import ValidationError
 
@@ -40,6 +41,9 @@ from sleuth.retrieval.retriever import Retriever
 from sleuth.retrieval.update import IndexUpdate
 from sleuth.retrieval.update import update as update_index
 
+if TYPE_CHECKING:
+    from sleuth.retrieval.dense.vectors import EncodeBlocks
+
 TIMEOUT = 2.0  # seconds to wait for a server; short, because a person is waiting
 
 AnyDocument = str | Mapping[str, Any] | Passage
@@ -66,6 +70,8 @@ class IndexSettings(TypedDict, total=False):
     bytes: int
     workers: int
     device: str
+    ray: str
+    replicas: int
 
 
 # The settings of each component of an index; the encoder's setting `model` is called `encoder`.
@@ -74,7 +80,7 @@ COMPONENT_SETTINGS: dict[Component, tuple[str, ...]] = {
     "encoder": tuple(name if name != "model" else "encoder" for name in EncoderSettings.model_fields),
     "ann": tuple(AnnSettings.model_fields),
 }
-BUILD_SETTINGS: dict[Component, tuple[str, ...]] = {"bm25": ("workers",), "encoder": ("device",)}
+BUILD_SETTINGS: dict[Component, tuple[str, ...]] = {"bm25": ("workers",), "encoder": ("device", "ray", "replicas")}
 
 
 class Index:
@@ -98,10 +104,11 @@ class Index:
 
         `documents` is a file or folder (JSONL, Parquet, or text, Markdown, HTML, PDF ...), or an iterable of texts, of
         {"id", "title", "text"} rows, which are cut into passages, or of {"id", "contents"} rows and Passages, which
-        are passages already.
+        are passages already. With `ray`, the address of a Ray cluster (local, auto or HOST:PORT), `replicas` of the
+        encoder share the passages; the index has the same bytes.
         """
         plan = plan_index(kind, settings)
-        with TemporaryDirectory() as folder:
+        with TemporaryDirectory() as folder, _block_encoder(settings) as encode_blocks:
             if isinstance(documents, str | Path):
                 source, fingerprint = Path(documents), None
             else:
@@ -113,8 +120,10 @@ class Index:
                 plan,
                 progress=progress,
                 workers=settings.get("workers", 0),
-                device=settings.get("device", "auto"),
+                # On a cluster, only the actors compute; this process needs the encoder's size and hash.
+                device=settings.get("device", "auto") if encode_blocks is None else "cpu",
                 fingerprint=fingerprint,
+                encode_blocks=encode_blocks,
             )
         return cls(str(path), device=settings.get("device"))
 
@@ -207,6 +216,20 @@ def encoder_plan(settings: Mapping[str, Any]) -> EncoderSettings:
 
 def _given(settings: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     return {name: settings[name] for name in names if settings.get(name) is not None}
+
+
+@contextmanager
+def _block_encoder(settings: IndexSettings) -> "Iterator[EncodeBlocks | None]":
+    """Connect to the Ray cluster of the settings; None without one."""
+    if (address := settings.get("ray")) is None:
+        if "replicas" in settings:
+            raise ConfigError("replicas has no effect without ray; remove it, or give the address of a Ray cluster")
+        yield None
+        return
+    from sleuth.cluster.embedding import cluster_encoder
+
+    with cluster_encoder(address, settings.get("replicas"), settings.get("device", "auto")) as encode_blocks:
+        yield encode_blocks
 
 
 def _reject_unused(kind: IndexKind, component: Component, given: Mapping[str, Any]) -> None:

@@ -67,6 +67,13 @@ def build(
     ] = None,
     workers: Annotated[int | None, Option(min=1, max=MAX_PROCESSES, help="Processes. Default: one per core.")] = None,
     device: Annotated[str | None, Option(help="Encoder device: auto, cpu, cuda, cuda:0. Default: auto.")] = None,
+    ray: Annotated[
+        str | None, Option(metavar="ADDRESS", help="Encode on a Ray cluster: local, auto, or HOST:PORT.")
+    ] = None,
+    replicas: Annotated[
+        int | None,
+        Option(min=1, max=MAX_PROCESSES, help="With --ray: encoders. Default: one per GPU, or per CPU without GPUs."),
+    ] = None,
 ) -> None:
     """Build an index. To resume an interrupted build, run the command again with the same settings."""
     from sleuth.api.index import Index, IndexSettings

@@ -18,6 +18,7 @@ from sleuth.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from sleuth.agent.loading import AgentSpec
+    from sleuth.retrieval.retriever import Retriever
     from sleuth.serve.library import Library
 
 SHUTDOWN_SECONDS = 120  # limit for running episodes to finish
@@ -174,13 +175,28 @@ def retriever(
     token_env: TokenEnv = None,
     allow_host: options.AllowHost = None,
     address_dir: Annotated[Path | None, Option(help="Folder for ip:port, for ASearcher's clients.")] = None,
+    ray: Annotated[
+        str | None, Option(metavar="ADDRESS", help="Search on a Ray cluster: local, auto, or HOST:PORT.")
+    ] = None,
+    replicas: Annotated[
+        int | None,
+        Option(min=1, max=options.MAX_PROCESSES, help="With --ray: copies of the index, or of each shard. Default: 1."),
+    ] = None,
+    shards: Annotated[
+        int | None,
+        Option(min=1, max=options.MAX_PROCESSES, help="With --ray: parts of a dense index. Default: 1."),
+    ] = None,
 ) -> None:
     """Serve an index over HTTP to Sleuth, and to clients of Search-R1, verl, slime, RLinf, Agent Lightning, ASearcher.
 
     POST /retrieve {"queries": ["..."], "topk": 3, "return_scores": true} returns passages, POST /access pages;
     /docs documents both, /readyz describes the index, /metrics has Prometheus metrics. On Ctrl-C or SIGTERM, the
-    server finishes accepted requests, then stops.
+    server finishes accepted requests, then stops. With --ray, this process answers HTTP requests, and replicas on the
+    cluster search; results are the same.
     """
+    for option, value in (("--replicas", replicas), ("--shards", shards)):
+        if value is not None and ray is None:
+            raise ConfigError(f"{option} has no effect without --ray; remove it, or add --ray local, auto or HOST:PORT")
     token = token_from_env(token_env)
 
     from sleuth.corpus.pages import PageStore
@@ -194,19 +210,40 @@ def retriever(
         listener = stack.enter_context(bind(host, port))
         manifest = read(index)
         facts = Facts(str(index), manifest.kind, manifest.passages)
-        loaded = load(index, device=device, rerank=rerank)
+        loaded: Retriever
+        status = None
+        if ray is None:
+            loaded = load(index, device=device, rerank=rerank)
+        else:
+            from sleuth.cluster.serving import replicated_index
+
+            port = listener.getsockname()[1]
+            sizes = {"replicas": replicas or 1, "shards": shards or 1}
+            sharded = stack.enter_context(replicated_index(index, ray, port, device=device, rerank=rerank, **sizes))
+            loaded, status = sharded, sharded.shard_status
         names = server_names(host, allow_host or ())
         store = None
         if pages is not None:
             with StageProgress() as progress:
                 store = PageStore(pages, progress)
-        served = application(loaded, facts, k=k, pages=store, token=token, cache=cache, names=names)
+        served = application(
+            loaded,
+            facts,
+            k=k,
+            pages=store,
+            token=token,
+            cache=cache,
+            names=names,
+            concurrent=replicas or 1,
+            shard_status=status,
+        )
 
         def ready() -> None:
             chosen = listener.getsockname()[1]
             if address_dir:
                 stack.enter_context(advertise(address_dir, host, chosen))
             address = f"http://{authority(host, chosen)}"
-            echo(f"serving {index} at {address} ({facts.kind}, {facts.passages:,} passages); stop with Ctrl-C")
+            cluster = f", {shards or 1} shards x {replicas or 1} replicas on Ray" if ray else ""
+            echo(f"serving {index} at {address} ({facts.kind}, {facts.passages:,} passages{cluster}); stop with Ctrl-C")
 
         serve(served, listener, ready)

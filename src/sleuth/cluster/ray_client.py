@@ -1,9 +1,12 @@
-"""Ray: connect to a cluster, place actors, and recognise their failures. The only module that imports ray."""
+"""Ray: connect to a cluster, place actors, and recognise their failures.
+
+Only this module and `ray_libraries` import ray.
+"""
 
 import logging
 import re
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +17,7 @@ try:
     import ray
     from ray.exceptions import GetTimeoutError, ObjectLostError, RayActorError, RayError, RayTaskError
     from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
-    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 except ImportError:  # checked by `connected`; tests of the pure parts need no ray
     ray = None  # type: ignore[assignment, unused-ignore]
 
@@ -99,6 +102,26 @@ def living_nodes() -> list[Node]:
         for node in ray.nodes()
         if node["Alive"]
     ]
+
+
+def call_on_nodes(function: Callable[[], Any], nodes: Sequence[Node], timeout: float) -> list[Any]:
+    """Call a function once on every node; raises InputError with the cause if it fails on one."""
+    remote = ray.remote(num_cpus=0, max_retries=0)(function)
+    calls = [
+        remote.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False)).remote()
+        for node in nodes
+    ]
+    results = []
+    for node, call in zip(nodes, calls, strict=True):
+        try:
+            results.append(get(call, timeout))
+        except TimeoutError as error:
+            raise InputError(
+                f"the node {node.address} did not answer within {timeout:g} s; see `ray status`"
+            ) from error
+        except RayError as error:
+            raise InputError(f"the node {node.address} cannot run sleuth: {describe_failure(error)}") from error
+    return results
 
 
 @contextmanager

@@ -52,10 +52,12 @@ def build(
     workers: int = 0,
     device: str = "auto",
     fingerprint: str | None = None,
+    encode_blocks: vectors.EncodeBlocks | None = None,
 ) -> Manifest:
     """Index `source` into the new folder `out`, which appears when complete; an interrupted build resumes.
 
-    `fingerprint` identifies the contents of the source; by default, the names and times of its files do.
+    `fingerprint` identifies the contents of the source; by default, the names and times of its files do. Passages are
+    encoded on `device`, or by `encode_blocks`; both give the same vectors and continue each other's builds.
     """
     plan = plan or IndexPlan.of("bm25")
     require_new(out)
@@ -64,9 +66,12 @@ def build(
     if plan.bm25 is not None:
         Analyzer(stemmer_of(plan.bm25.stemmer, ""))
     spec = {"source": fingerprint or staging.source_fingerprint(source), **plan.model_dump(mode="json")}
-    with staging.staged_folder(out, spec) as folder:
+    # The failure of a cluster is no fault of the input, and must not cost the blocks that are already encoded.
+    with staging.staged_folder(out, spec, keep_on_error=encode_blocks is not None) as folder:
         corpus = staging.prepare_corpus(source, folder, progress)
-        return build_parts(plan, corpus, folder, out, encoder, progress=progress, workers=workers)
+        return build_parts(
+            plan, corpus, folder, out, encoder, progress=progress, workers=workers, encode_blocks=encode_blocks
+        )
 
 
 def load_encoder(plan: IndexPlan, device: str) -> "Encoder | None":
@@ -88,6 +93,7 @@ def build_parts(
     progress: Progress,
     workers: int,
     known: vectors.KnownVectors | None = None,
+    encode_blocks: vectors.EncodeBlocks | None = None,
 ) -> Manifest:
     """Build the parts of an index in the staging folder of `out`; `known` vectors are not computed again."""
     counts: dict[str, int] = {}
@@ -95,7 +101,9 @@ def build_parts(
         target = folder / BM25_FOLDER
         counts |= build_index(corpus.path, folder / OFFSETS, target, plan.bm25, workers=workers, progress=progress)
     if encoder is not None:
-        vectors.build(corpus.path, folder / OFFSETS, folder, encoder, progress, known=known)
+        vectors.build(
+            corpus.path, folder / OFFSETS, folder, encoder, progress, known=known, encode_blocks=encode_blocks
+        )
         if plan.ann is not None:
             encoded = vectors.open_vectors(folder, corpus.survey.passages, encoder.dimensions)
             counts |= ann.build(encoded, folder, plan.ann, progress)
@@ -169,6 +177,19 @@ def load(
 
     Dense search runs on `device`; the cross-encoder `rerank` rescores the best `depth` hits.
     """
+    return IndexRetriever(*open_ranker(folder, verify=verify, device=device, rerank=rerank, depth=depth))
+
+
+def open_ranker(
+    folder: Path,
+    *,
+    verify: bool = False,
+    device: str = "auto",
+    rerank: str | None = None,
+    depth: int = 10,
+    rows: range | None = None,
+) -> tuple[Ranker, PassageStore]:
+    """Open the ranker and the passages of an index folder, as in `load`; `rows` are all that a dense index ranks."""
     described = manifest.read(folder)
     store = open_passages(folder, verify=verify)
     if len(store) != described.passages:
@@ -179,13 +200,13 @@ def load(
     if described.bm25 is not None:
         rankers.append(BM25(folder / BM25_FOLDER, described.bm25, store.ranks))
     if described.encoder is not None:
-        rankers.append(_dense_ranker(folder, described, store, device))
+        rankers.append(_dense_ranker(folder, described, store, device, rows or range(len(store))))
     ranker = rankers[0] if len(rankers) == 1 else Hybrid(rankers, store.ranks)
     if rerank is not None:
         from sleuth.retrieval.dense.encoder import load_cross_encoder
 
         ranker = Reranker(ranker, store, load_cross_encoder(rerank, device), depth)
-    return IndexRetriever(ranker, store)
+    return ranker, store
 
 
 def open_passages(folder: Path, *, verify: bool = False) -> PassageStore:
@@ -195,7 +216,7 @@ def open_passages(folder: Path, *, verify: bool = False) -> PassageStore:
     return PassageStore(manifest.verified_corpus(folder, described.corpus, full=verify), folder)
 
 
-def _dense_ranker(folder: Path, described: Manifest, store: PassageStore, device: str) -> Ranker:
+def _dense_ranker(folder: Path, described: Manifest, store: PassageStore, device: str, rows: range) -> Ranker:
     from sleuth.retrieval.dense.encoder import Encoder
     from sleuth.retrieval.dense.exact import Dense, ExactIndex, devices_for
 
@@ -210,9 +231,10 @@ def _dense_ranker(folder: Path, described: Manifest, store: PassageStore, device
         exact = vectors.open_vectors(folder, len(store), dimensions) if rescore else None
         index = faiss_file.open_index(files or [folder / ann.FILE])
         return ann.Ann(index, encoder.encode_queries, store.ranks, described.ann, exact)
-    encoded = vectors.open_vectors(folder, len(store), dimensions)
-    exact_index = ExactIndex(encoded, store.ranks, devices_for(device, encoded.nbytes), unit=settings.normalise)
-    return Dense(exact_index, encoder.encode_queries)
+    part = slice(rows.start, rows.stop)
+    encoded = vectors.open_vectors(folder, len(store), dimensions)[part]
+    exact_index = ExactIndex(encoded, store.ranks[part], devices_for(device, encoded.nbytes), unit=settings.normalise)
+    return Dense(exact_index, encoder.encode_queries, rows.start)
 
 
 def require_same_weights(encoder: "Encoder", described: Manifest, folder: Path) -> None:
@@ -287,10 +309,15 @@ class IndexRetriever:
         except Exception as error:  # any failure is reported per query; the next call may succeed
             cause = f"{type(error).__name__}: {error}"
             return [SearchUnavailable(query, cause) for query in queries]
-        outcomes: list[SearchOutcome] = []
-        for query, ranking in zip(queries, rankings, strict=True):
-            try:
-                outcomes.append([Hit(self._store[row], score) for row, score in ranking])
-            except InputError as error:
-                outcomes.append(SearchUnavailable(query, str(error)))
-        return outcomes
+        return read_hits(self._store, queries, rankings)
+
+
+def read_hits(store: PassageStore, queries: Sequence[str], rankings: Sequence[Ranking]) -> list[SearchOutcome]:
+    """Read the passages of the rankings; a query whose passages cannot be read returns SearchUnavailable."""
+    outcomes: list[SearchOutcome] = []
+    for query, ranking in zip(queries, rankings, strict=True):
+        try:
+            outcomes.append([Hit(store[row], score) for row, score in ranking])
+        except InputError as error:
+            outcomes.append(SearchUnavailable(query, str(error)))
+    return outcomes

@@ -72,6 +72,8 @@ def test_a_file_is_indexed_in_place_and_opened_again(tmp_path: Path) -> None:
     [
         ({"kind": "bm25", "encoder": "minilm"}, "encoder has no effect with kind = bm25"),
         ({"kind": "ann", "lists": 3}, "lists has no effect with method = hnsw"),
+        ({"kind": "bm25", "ray": "local"}, "ray has no effect with kind = bm25"),
+        ({"kind": "dense", "replicas": 2}, "replicas has no effect without ray"),
         ({"kind": "bm52"}, "bm52"),
         ({"b": 3.0}, "b = 3.0"),
     ],

@@ -31,17 +31,17 @@ Encode = Callable[[list[str]], NDArray[np.float32]]
 
 
 class Dense:
-    """Ranker over encoded passages; every non-blank query returns `k` rows."""
+    """Ranker over encoded passages, whose first one is row `first`; every non-blank query returns `k` rows."""
 
-    def __init__(self, index: "ExactIndex", encode: Encode) -> None:
-        self._index, self._encode = index, encode
+    def __init__(self, index: "ExactIndex", encode: Encode, first: int = 0) -> None:
+        self._index, self._encode, self._first = index, encode, first
 
     def rank(self, queries: Sequence[str], k: int) -> list[Ranking]:
         texts = [query for query in queries if query.strip()]
         if not texts:
             return [[] for _ in queries]
         rows, scores = self._index.nearest(self._encode(texts), k)
-        found = iter(zip(rows.tolist(), scores.tolist(), strict=True))
+        found = iter(zip((rows + self._first).tolist(), scores.tolist(), strict=True))
         return [list(zip(*next(found), strict=True)) if query.strip() else [] for query in queries]
 
 

@@ -2,21 +2,22 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, BinaryIO
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sleuth.config.retrieval import EncoderSettings
 from sleuth.corpus.arrays import open_array, sample_positions
 from sleuth.corpus.passages import parse
 from sleuth.corpus.progress import Progress, silent
 from sleuth.errors import InputError
 
 if TYPE_CHECKING:
-    from sleuth.retrieval.dense.encoder import Encoder
+    from sleuth.retrieval.dense.encoder import Advance, Encoder
 
 VECTORS = "vectors.npy"
 UNFINISHED = "vectors.part"
@@ -36,6 +37,36 @@ class KnownVectors:
     rows: NDArray[np.int64]
 
 
+@dataclass(frozen=True, slots=True)
+class CorpusBlocks:
+    """A plain corpus in blocks of `size` passages, which are encoded together, and the encoder of its passages."""
+
+    corpus: Path
+    offsets: Path
+    encoder: EncoderSettings
+    fingerprint: str  # of the encoder's weights
+    size: int
+
+    @property
+    def passages(self) -> int:
+        return len(open_array(self.offsets)) - 1
+
+    def read(self, first: int) -> list[str]:
+        """Return the contents of the passages of the block that begins at row `first`."""
+        spans = open_array(self.offsets)[first : first + self.size + 1]
+        with self.corpus.open("rb") as file:
+            file.seek(int(spans[0]))
+            try:
+                return [parse(file.read(size)).contents for size in np.diff(spans).tolist()]
+            except (ValueError, RecursionError) as error:
+                raise InputError(f"the corpus {self.corpus} changed while it was indexed ({error}); retry") from error
+
+
+# Encodes the blocks at the given first rows and yields each with its first row, in any order; the last argument is
+# called with the number of newly finished passages.
+EncodeBlocks = Callable[[CorpusBlocks, Sequence[int], "Advance"], Iterator[tuple[int, NDArray[np.float16]]]]
+
+
 def build(
     corpus: Path,
     offsets: Path,
@@ -44,30 +75,45 @@ def build(
     progress: Progress = silent,
     block: int = BLOCK,
     known: KnownVectors | None = None,
+    encode_blocks: EncodeBlocks | None = None,
 ) -> None:
     """Write the vectors of a plain corpus into the folder `out`; an interrupted build resumes.
 
-    The passages of a block are encoded together, so a resumed build gives the same bytes. Those that are `known` are
-    copied.
+    The passages of a block are encoded together, by `encoder` or by `encode_blocks`, so a resumed build gives the same
+    bytes. Those that are `known` are copied.
     """
-    starts = open_array(offsets)
-    shape = (len(starts) - 1, encoder.dimensions)
+    passages, dimensions = shape = (len(open_array(offsets)) - 1, encoder.dimensions)
     if not (out / VECTORS).exists():
-        spec = {"passages": shape[0], "dimensions": shape[1], "block": block, "encoder": encoder.fingerprint}
-        done = _finished_rows(out, spec)
-        with corpus.open("rb") as texts, (out / UNFINISHED).open("r+b" if done else "wb") as file:
+        spec = {"passages": passages, "dimensions": dimensions, "block": block, "encoder": encoder.fingerprint}
+        finished = _finished_blocks(out, spec)
+        ends = {first: min(first + block, passages) for first in range(0, passages, block)}
+        pending = [first for first, end in ends.items() if end not in finished]
+        done = passages - sum(ends[first] - first for first in pending)
+
+        def advance(count: int) -> None:
+            nonlocal done
+            done += count
+            progress("encoding", done, passages)
+
+        with (out / UNFINISHED).open("r+b" if finished else "wb") as file:
             np.lib.format.write_array_header_1_0(file, {"descr": "<f2", "fortran_order": False, "shape": shape})
             file.flush()
-            size = file.tell() + done * shape[1] * 2
-            if os.fstat(file.fileno()).st_size < size:
+            start = file.tell()
+            if os.fstat(file.fileno()).st_size < start + max(finished, default=0) * dimensions * 2:
                 raise InputError(f"{file.name} is shorter than its journal says; remove that folder and retry")
-            file.truncate(size)
-            file.seek(size)
-            for first in range(done, shape[0], block):
-                spans = starts[first : first + block + 1]
-                file.write(_encode(texts, spans, first, shape[0], encoder, progress, known).tobytes())
+            encode = encode_blocks or _encode_here(encoder, known)
+            blocks, missing = CorpusBlocks(corpus, offsets, encoder.settings, encoder.fingerprint, block), set(pending)
+            for first, encoded in encode(blocks, pending, advance):
+                if encoded.shape != (ends[first] - first, dimensions):
+                    raise ValueError(f"block {first} has shape {encoded.shape}, expected {ends[first] - first} rows")
+                file.seek(start + first * dimensions * 2)
+                file.write(encoded.tobytes())
                 _sync(file)
-                _append(out / JOURNAL, "ab", first + len(spans) - 1)
+                _append(out / JOURNAL, "ab", ends[first])
+                missing.discard(first)
+            if missing:
+                raise RuntimeError(f"{len(missing)} blocks were not encoded, among them {min(missing)}")
+            file.truncate(start + passages * dimensions * 2)
         (out / UNFINISHED).rename(out / VECTORS)
     (out / JOURNAL).unlink(missing_ok=True)
     open_vectors(out, *shape)
@@ -119,17 +165,17 @@ def require_same_encoder(
     return mean
 
 
-def _finished_rows(out: Path, spec: dict[str, Any]) -> int:
-    """Return the number of passages that an interrupted build with the same spec has encoded."""
+def _finished_blocks(out: Path, spec: dict[str, Any]) -> set[int]:
+    """Return the last rows (exclusive) of the blocks that an interrupted build with the same spec has encoded."""
     journal = out / JOURNAL
     lines = journal.read_bytes().splitlines(keepends=True) if journal.exists() else []
     entries = [json.loads(line) for line in lines if line.endswith(b"\n")]
     if not entries or not (out / UNFINISHED).exists():
         _append(journal, "wb", spec)
-        return 0
+        return set()
     if entries[0] != spec:
         raise InputError(f"{out} has unfinished vectors of another encoder or corpus; remove that folder and retry")
-    return int(entries[-1]) if len(entries) > 1 else 0
+    return set(map(int, entries[1:]))
 
 
 def _append(journal: Path, mode: str, entry: Any) -> None:
@@ -138,37 +184,26 @@ def _append(journal: Path, mode: str, entry: Any) -> None:
         _sync(file)
 
 
-def _encode(
-    texts: BinaryIO,
-    spans: NDArray[np.uint64],
-    first: int,
-    total: int,
-    encoder: "Encoder",
-    progress: Progress,
-    known: KnownVectors | None,
-) -> NDArray[np.float16]:
-    """Encode the passages at the byte ranges between `spans`; `first` is the row number of the first passage."""
-    texts.seek(int(spans[0]))
-    try:
-        contents = [parse(texts.read(size)).contents for size in np.diff(spans).tolist()]
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"the corpus {texts.name} changed while it was indexed ({error}); retry") from error
-    done = first
+def _encode_here(encoder: "Encoder", known: KnownVectors | None) -> EncodeBlocks:
+    """Encode the blocks in this process, in order."""
 
-    def advance(count: int) -> None:
-        nonlocal done
-        done += count
-        progress("encoding", done, total)
+    def encode(
+        blocks: CorpusBlocks, firsts: Sequence[int], advance: "Advance"
+    ) -> Iterator[tuple[int, NDArray[np.float16]]]:
+        for first in firsts:
+            contents = blocks.read(first)
+            if known is None:
+                yield first, encoder.encode_passages(contents, advance)
+                continue
+            earlier = known.rows[first : first + len(contents)]
+            encoded = known.vectors[np.maximum(earlier, 0)]
+            new = np.flatnonzero(earlier < 0)
+            advance(len(contents) - len(new))
+            if len(new):
+                encoded[new] = encoder.encode_passages([contents[place] for place in new], advance)
+            yield first, encoded
 
-    if known is None:
-        return encoder.encode_passages(contents, advance)
-    earlier = known.rows[first : first + len(contents)]
-    encoded = known.vectors[np.maximum(earlier, 0)]
-    new = np.flatnonzero(earlier < 0)
-    done += len(contents) - len(new)
-    if len(new):
-        encoded[new] = encoder.encode_passages([contents[place] for place in new], advance)
-    return encoded
+    return encode
 
 
 def _sync(file: IO[bytes]) -> None:

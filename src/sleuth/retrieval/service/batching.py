@@ -5,7 +5,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from sleuth.errors import SearchUnavailable, SleuthError
 from sleuth.retrieval.retriever import Retriever, SearchOutcome
@@ -29,12 +29,12 @@ class Overloaded(SleuthError):
 
 
 class BatchingRetriever:
-    """Retriever that searches the queries of concurrent requests in batches, one batch at a time.
+    """Retriever that searches the queries of concurrent requests in batches, at most `concurrent` at a time.
 
-    A request starts at once if no search is running. A batch has up to `batch` queries, from the oldest request and
-    others with the same k. Each contributes at most about 50 ms of search time per batch and then goes to the end of
-    the queue, so that long requests do not block short ones. A request fails with Overloaded if its first queries are
-    not searched within `patience` seconds, or if the queue would exceed `waiting` queries or `characters`; an empty
+    A request starts at once if fewer searches are running. A batch has up to `batch` queries, from the oldest request
+    and others with the same k. Each contributes at most about 50 ms of search time per batch and then goes to the end
+    of the queue, so that long requests do not block short ones. A request fails with Overloaded if its first queries
+    are not searched within `patience` seconds, or if the queue would exceed `waiting` queries or `characters`; an empty
     queue accepts a request of any length.
     """
 
@@ -43,6 +43,7 @@ class BatchingRetriever:
         retriever: Retriever,
         *,
         batch: int = 512,
+        concurrent: int = 1,
         waiting: int = 500_000,
         characters: int = 2**28,
         patience: float | None = None,
@@ -51,7 +52,7 @@ class BatchingRetriever:
         if batch < 1 or waiting < 1:
             raise ValueError(f"batch is {batch} and waiting is {waiting}; expected at least 1")
         self._retriever, self._observer = retriever, observer
-        self._batch, self._waiting, self._characters = batch, waiting, characters
+        self._batch, self._concurrent, self._waiting, self._characters = batch, concurrent, waiting, characters
         self._patience = patience
         self._queue = _Queue()
         self._seconds_per_query = 0.0
@@ -66,7 +67,7 @@ class BatchingRetriever:
             raise ValueError(f"k is {k}, expected at least 1")
         if not queries:
             return []
-        worker = self._queue.worker
+        worker = next(iter(self._queue.workers), None)
         if worker is not None and worker.get_loop() is not asyncio.get_running_loop():
             if worker.get_loop().is_running():
                 raise RuntimeError("a BatchingRetriever is used in two event loops at once; create one for each")
@@ -78,10 +79,10 @@ class BatchingRetriever:
             characters = queue.characters + request.characters - self._characters
             if queued > 0 or characters > 0:
                 excess = characters * queue.queries / max(1, queue.characters)  # in average queries
-                raise Overloaded(queue.queries, max(queued, excess) * self._seconds_per_query)
+                raise Overloaded(queue.queries, max(queued, excess) * self._seconds_per_query / self._concurrent)
         queue.add(request)
-        if queue.worker is None:
-            queue.worker = asyncio.create_task(self._work(queue))
+        if len(queue.workers) < self._concurrent:
+            queue.workers.add(asyncio.create_task(self._work(queue)))
         timer = None
         if self._patience is not None:
             timer = asyncio.get_running_loop().call_later(self._patience, self._expire, queue, request)
@@ -96,7 +97,8 @@ class BatchingRetriever:
     def _expire(self, queue: "_Queue", request: "_Request") -> None:
         if not request.taken and not request.answer.done():
             ahead = sum(min(self._share, each.remaining) for each in queue.requests)
-            error = Overloaded(queue.queries, ahead * self._seconds_per_query, self._patience or 0.0)
+            seconds = ahead * self._seconds_per_query / self._concurrent
+            error = Overloaded(queue.queries, seconds, self._patience or 0.0)
             request.answer.set_exception(error)
 
     @property
@@ -112,7 +114,7 @@ class BatchingRetriever:
             while parts := queue.take(self._batch, self._share):
                 await self._search_batch(parts)
         finally:
-            queue.worker = None
+            queue.workers.discard(cast("asyncio.Task[None]", asyncio.current_task()))
             # Both are empty unless the loop is shutting down; then no caller may wait forever.
             for request in (*queue.requests, *(part.request for part in parts)):
                 queue.remove(request)
@@ -188,7 +190,7 @@ class _Queue:
     requests: OrderedDict[_Request, None] = field(default_factory=OrderedDict)
     queries: int = 0
     characters: int = 0  # counts whole requests: all their queries stay in memory until the request is answered
-    worker: asyncio.Task[None] | None = None
+    workers: set[asyncio.Task[None]] = field(default_factory=set)
 
     def add(self, request: _Request) -> None:
         self.requests[request] = None

@@ -50,8 +50,8 @@ PROBLEMS: dict[int, str] = {
     415: "The Content-Type is not application/json.",
     421: "The Host header is not a name of this server.",
     422: "The body is not valid JSON, has the wrong fields, or exceeds the server's limits.",
-    503: "A query failed, pages could not be read, or the queue is full; `detail` names the cause, and Retry-After the "
-    "seconds to wait.",
+    503: "A query failed, pages could not be read, the queue is full, or no replica is ready; `detail` names the "
+    "cause, and Retry-After the seconds to wait.",
 }
 
 STYLE_HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
@@ -87,14 +87,22 @@ class Alive(BaseModel):
     status: str
 
 
+class ShardStatus(BaseModel):
+    """A shard of an index that is served from a cluster: its replicas, and how many of them are ready."""
+
+    replicas: int
+    ready: int
+
+
 class Ready(BaseModel):
-    """The index that is served."""
+    """The index that is served; `shards` only if it is served from a cluster."""
 
     status: str
     index: str
     kind: str
     passages: int
     version: str
+    shards: list[ShardStatus] | None = None
 
 
 def describe_retrieve(limits: Limits, k: int, candidates: int) -> Operation:
@@ -158,7 +166,10 @@ def _problems(*statuses: int) -> dict[int | str, Operation]:
 
 READY = {"status": "ready", "index": "indexes/wiki", "kind": "bm25", "passages": 21_015_324, "version": __version__}
 HEALTHZ: Operation = {"responses": _responses(Alive, {"always": {"status": "ok"}}, 403, 421)}
-READYZ: Operation = {"responses": _responses(Ready, {"for example": READY}, 401, 403, 421)}
+READYZ: Operation = {
+    "response_model_exclude_none": True,
+    "responses": _responses(Ready, {"for example": READY}, 401, 403, 421, 503),
+}
 METRICS: Operation = {
     "responses": {200: {"description": "Metrics in the Prometheus text format."}, **_problems(401, 403, 421)}
 }

@@ -32,6 +32,7 @@ from sleuth.retrieval.cache import CachedRetriever
 from sleuth.retrieval.retriever import Retriever
 from sleuth.retrieval.service import openapi
 from sleuth.retrieval.service.batching import BatchingRetriever, Overloaded
+from sleuth.retrieval.service.openapi import ShardStatus
 from sleuth.retrieval.wire import AccessRequest, Limits, RetrieveRequest, Row, passage_row, scored_row
 from sleuth.runs.atomic import atomic_write
 
@@ -52,6 +53,9 @@ class Facts:
     index: str
     kind: str
     passages: int
+
+
+ShardStatuses = Callable[[], Awaitable[list[ShardStatus]]]
 
 
 class RetrievalMetrics(ServerMetrics):
@@ -84,16 +88,20 @@ def application(
     token: str | None = None,
     cache: int = 0,
     names: Collection[str] = (),
+    concurrent: int = 1,
+    shard_status: ShardStatuses | None = None,
 ) -> FastAPI:
     """Build the app that serves a retriever, with `k` hits per query by default and a cache of `cache` searches.
 
-    Queries of concurrent requests are batched. The Host header may be localhost, an IP address or one of `names`;
+    Queries of concurrent requests are batched, and `concurrent` batches are searched at a time. `shard_status` tells
+    which replicas of a cluster are ready. The Host header may be localhost, an IP address or one of `names`;
     with a token, any name is accepted.
     """
     metrics = RetrievalMetrics()
     batching = BatchingRetriever(
         retriever,
         batch=limits.batch,
+        concurrent=concurrent,
         waiting=limits.waiting,
         characters=limits.waiting_characters,
         patience=limits.waiting_seconds,
@@ -105,7 +113,7 @@ def application(
         # The cache comes before the queue, so cached results never wait.
         retriever = cached = CachedRetriever(batching, cache)
         metrics.add_gauge("sleuth_cached_queries", "Queries answered from the cache.", lambda: cached.counts.hits)
-    api = _Api(retriever, metrics, facts, k, limits, pages)
+    api = _Api(retriever, metrics, facts, k, limits, pages, shard_status)
     app = FastAPI(
         title="Sleuth retriever",
         version=__version__,
@@ -149,6 +157,7 @@ class _Api:
     k: int
     limits: Limits
     pages: PageLookup | None
+    shard_status: ShardStatuses | None
 
     async def retrieve(self, request: Request) -> Response:
         """Passages for queries."""
@@ -183,7 +192,12 @@ class _Api:
 
     async def readyz(self) -> openapi.Ready:
         """The index that is served."""
-        return openapi.Ready(status="ready", **asdict(self.facts), version=__version__)
+        shards = None if self.shard_status is None else await self.shard_status()
+        for number, shard in enumerate(shards or (), 1):
+            if not shard.ready:
+                name = f"shard {number} of {len(shards or ())}"
+                raise HttpProblem(503, f"{name} has no ready replica; searches wait until Ray has replaced one")
+        return openapi.Ready(status="ready", **asdict(self.facts), version=__version__, shards=shards)
 
     async def metrics_page(self) -> Response:
         """Counts and times, for Prometheus."""

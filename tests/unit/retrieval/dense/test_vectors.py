@@ -1,18 +1,19 @@
 """The embedding matrix: resumable builds, and rejection of damaged or foreign vectors."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from sleuth.corpus.arrays import sample_positions
 from sleuth.corpus.passages import survey
 from sleuth.errors import InputError
-from sleuth.retrieval.dense.encoder import Encoder
+from sleuth.retrieval.dense.encoder import Advance, Encoder
 from sleuth.retrieval.dense.encoder_config import encoder_settings
-from sleuth.retrieval.dense.vectors import SAMPLE, build, open_vectors, require_same_encoder
+from sleuth.retrieval.dense.vectors import SAMPLE, CorpusBlocks, build, open_vectors, require_same_encoder
 
 COUNT = 53
 WORDS = ["river", "castle", "painter", "village", "novel", "island", "comet", "treaty", "orchestra", "harbour"]
@@ -92,6 +93,47 @@ def test_build_killed_and_begun_again_gives_the_same_bytes(
     assert heard[0] > stop // 10 * 10
     assert (tmp_path / "vectors.npy").read_bytes() == (built / "vectors.npy").read_bytes()
     assert [path.name for path in tmp_path.iterdir()] == ["vectors.npy"]
+
+
+def test_blocks_encoded_elsewhere_in_any_order_give_the_same_bytes(
+    tmp_path: Path, surveyed: Path, encoder: Encoder, built: Path
+) -> None:
+    """Two builds elsewhere, the first one killed, and one in this process share the blocks."""
+    asked: list[list[int]] = []
+
+    def backwards(
+        blocks: CorpusBlocks, firsts: Sequence[int], advance: Advance
+    ) -> Iterator[tuple[int, NDArray[np.float16]]]:
+        asked.append(list(firsts))
+        for first in reversed(firsts):
+            yield first, encoder.encode_passages(blocks.read(first))
+            advance(min(10, COUNT - first))
+
+    def build_elsewhere(stop: int) -> None:
+        def progress(_stage: str, done: int, _total: int) -> None:
+            if done >= stop:
+                raise Killed
+
+        files = (surveyed / "corpus.jsonl", surveyed / "offsets.npy")
+        build(*files, tmp_path, encoder, progress, block=10, encode_blocks=backwards)
+
+    with pytest.raises(Killed):
+        build_elsewhere(13)  # the last two blocks, of three and of ten passages
+    with pytest.raises(Killed):
+        build_in(tmp_path, surveyed, encoder, 24)  # the first block, and a part of the second
+    with pytest.raises(Killed):
+        build_elsewhere(33)
+    assert asked == [[0, 10, 20, 30, 40, 50], [10, 20, 30]]
+    heard = build_in(tmp_path, surveyed, encoder)
+    assert heard[0] > 33
+    assert (tmp_path / "vectors.npy").read_bytes() == (built / "vectors.npy").read_bytes()
+
+
+def test_block_that_nobody_encoded_fails_the_build(tmp_path: Path, surveyed: Path, encoder: Encoder) -> None:
+    files = (surveyed / "corpus.jsonl", surveyed / "offsets.npy")
+    with pytest.raises(RuntimeError, match="6 blocks were not encoded"):
+        build(*files, tmp_path, encoder, block=10, encode_blocks=lambda *_: iter(()))
+    assert not (tmp_path / "vectors.npy").exists()
 
 
 def test_finished_build_is_not_begun_again(built: Path, surveyed: Path, encoder: Encoder) -> None:

@@ -52,6 +52,24 @@ def test_single_request_starts_immediately() -> None:
     assert inner.calls == [(["a", "b"], 2)]
 
 
+def test_as_many_batches_as_replicas_are_searched_at_a_time() -> None:
+    async def search() -> None:
+        inner = Counting()
+        inner.open.clear()
+        batching = BatchingRetriever(inner, concurrent=2)
+        searches = []
+        for query in "abcd":
+            searches.append(asyncio.create_task(batching.search([query], 1)))
+            await settle()
+        assert [queries for queries, _ in inner.calls] == [["a"], ["b"]]
+        inner.open.set()
+        assert await asyncio.gather(*searches) == [[found(query, 1)] for query in "abcd"]
+        assert [queries for queries, _ in inner.calls] == [["a"], ["b"], ["c", "d"]]
+        assert inner.most_inside == 2
+
+    asyncio.run(search())
+
+
 def test_no_queries_search_nothing() -> None:
     inner = Counting()
     assert asyncio.run(BatchingRetriever(inner).search([], 2)) == []

@@ -19,7 +19,7 @@ from fastapi import FastAPI
 from sleuth.errors import InputError, SearchUnavailable
 from sleuth.records import Hit, Passage
 from sleuth.retrieval.retriever import SearchOutcome
-from sleuth.retrieval.service.openapi import ANSWERS, PAGE, DocsPage
+from sleuth.retrieval.service.openapi import ANSWERS, PAGE, DocsPage, ShardStatus
 from sleuth.retrieval.service.server import Facts, advertise, application, encode_results
 from sleuth.retrieval.wire import AccessRequest, Limits, RetrieveRequest, Row, parse_hits, scored_row
 
@@ -396,6 +396,20 @@ def test_readyz_names_the_index() -> None:
     ready = asked(served(), "GET", "/readyz").json()
     assert (ready["status"], ready["index"], ready["kind"], ready["passages"]) == ("ready", "wiki", "bm25", 4)
     assert ready["version"]
+    assert "shards" not in ready
+
+
+@pytest.mark.parametrize("ready", [1, 0])
+def test_readyz_counts_the_replicas_of_a_cluster(ready: int) -> None:
+    async def shard_status() -> list[ShardStatus]:
+        return [ShardStatus(replicas=2, ready=2), ShardStatus(replicas=2, ready=ready)]
+
+    answer = asked(served(shard_status=shard_status), "GET", "/readyz")
+    if ready:
+        assert answer.json()["shards"] == [{"replicas": 2, "ready": 2}, {"replicas": 2, "ready": 1}]
+    else:
+        assert answer.status_code == 503
+        assert "shard 2 of 2" in answer.json()["detail"]
 
 
 def manual(app: FastAPI, **options: Any) -> str:

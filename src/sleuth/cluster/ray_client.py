@@ -157,8 +157,9 @@ def put(value: Any) -> Any:
     return ray.put(value)
 
 
-def kill(actor: Any) -> None:
-    ray.kill(actor)
+def kill_and_restart(actor: Any) -> None:
+    """Kill the process of an actor, also one that hangs; Ray restarts the actor as if the process had died."""
+    ray.kill(actor, no_restart=False)
 
 
 def cancel(ref: Any) -> None:

@@ -26,6 +26,14 @@ GENTLE = ("--set", "train.learning_rate=0.0001", "--set", "train.temperature=2.0
 # What no two runs share; and two engines have two caches.
 APART = ("time/", "speed/", "memory/", "search/latency", "engine/reused", "cluster/")
 STARTUP = 600  # seconds
+# Python imports it at its start, where an installed or editable sleuth would be found.
+WITHOUT_SLEUTH = """
+import sys
+from importlib.machinery import PathFinder
+
+sys.path = [each for each in sys.path if PathFinder.find_spec("sleuth", [each]) is None]
+sys.meta_path = [each for each in sys.meta_path if "editable" not in str(getattr(each, "__module__", ""))]
+"""
 
 
 def command(folder: Path, *words: str) -> Ended:
@@ -106,6 +114,22 @@ def test_killed_worker_replica_and_node_lose_no_episode(bench: Bench, single: Pa
     nodes.order({"num_cpus": 2})
 
 
+def test_worker_and_replica_that_hang_are_replaced(start: Start, nodes: Nodes) -> None:
+    words = ("--set", "train.steps=1000", "--set", "evaluate.before=false")
+    training = start("hung", *words, *sets(rollouts=2, retrievers=1, silence=10))
+    training.wait_for_step(1)
+    for name in ("RolloutWorker", "RetrieverReplica"):
+        hung = nodes.actors(name)[0]
+        os.kill(hung, signal.SIGSTOP)
+        training.wait_for_step(len(list(read_rows(training.run / "metrics.jsonl"))) + 2)
+        assert hung not in nodes.actors(name)
+    training.process.send_signal(signal.SIGINT)
+    assert training.finish() == 130, training.printed
+    killed = re.findall(r"^(.*) \d has not answered for 10 s .* killed$", training.printed, re.MULTILINE)
+    assert killed == ["rollout worker", "retriever"]
+    assert require_accounts(training.run, 8)["cluster/workers_lost"] == 1
+
+
 def worker_node(printed: str, nodes: Nodes) -> str:
     """A node that runs a rollout worker, and neither a trainer nor the head of the cluster."""
     lines = re.findall(r"^\S+ (\w{8}): .*CPUs: (.*)$", printed, re.MULTILINE)
@@ -177,7 +201,10 @@ def test_bad_input_is_one_line(bench: Bench, words: tuple[str, ...], facts: list
 
 
 def test_node_without_the_package_is_named(bench: Bench, start: Start, nodes: Nodes) -> None:
-    bare = nodes.order({"num_cpus": 6, "env_vars": {"PYTHONPATH": ""}})
+    hidden = bench.path / "hidden"
+    hidden.mkdir()
+    (hidden / "sitecustomize.py").write_text(WITHOUT_SLEUTH)
+    bare = nodes.order({"num_cpus": 6, "env_vars": {"PYTHONPATH": str(hidden)}})
     training = start("bare", "--set", "cluster.cpus=3")
     assert training.finish() == 2, training.printed
     nodes.order(bare)

@@ -58,7 +58,7 @@ class RayBackend:
         if ranks.rank == 0:  # one rank suffices, and a second one could kill the restarted process
             actors = {member.name: member.handle for member in self.members}
             actors |= {f"{RETRIEVER} {number}": replica for number, replica in enumerate(self.replicas)}
-            revival.kill_silent(actors, config.cluster.patience)
+            revival.kill_silent(actors, config.cluster.silence)
         engine = RayEngine(episodes, revival.stop)
         observer.log(
             f"rollout workers: {len(self.members)}, at most {config.concurrency:,} episodes in flight on each: with "

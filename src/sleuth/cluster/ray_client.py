@@ -76,7 +76,10 @@ def _describe_connection(address: str, error: Exception) -> str:
         )
     if address == "auto":
         return "--ray auto found no running Ray cluster; start one with `ray start --head`, or use --ray local"
-    return f"cannot connect to the Ray cluster {address!r} ({text[:300]}); expected local, auto or HOST:PORT"
+    return (
+        f"cannot connect to the Ray cluster {address!r} ({text[:300]}); expected local, auto or HOST:PORT, and "
+        "RAY_AUTH_MODE=token in the environment if the cluster was started with token authentication"
+    )
 
 
 def reach(host: str, port: int, timeout: float = REACH_SECONDS) -> str | None:

@@ -43,7 +43,7 @@ class Revival:
         pulses = {name: _Pulse(actor) for name, actor in actors.items()}
         while not self._stopping.wait(min(PULSE_SECONDS, silence / 4)):
             for name in [name for name, pulse in pulses.items() if pulse.is_silent(silence)]:
-                self._log(f"{name} has not answered for {silence:g} s (cluster.patience) and is killed")
+                self._log(f"{name} has not answered for {silence:g} s (cluster.silence) and is killed")
                 ray_client.kill_and_restart(actors[name])
 
     def _watch(self, member: Member) -> None:

@@ -257,7 +257,8 @@ class Nodes:
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Nodes]:
     pipe = subprocess.PIPE
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    # Ray's own niceness of 15 would make the actors wait for all others on a busy machine.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_worker_niceness": "0"}
     with subprocess.Popen(
         [sys.executable, "-c", CLUSTER], stdin=pipe, stdout=pipe, text=True, env=environment
     ) as process:

@@ -48,9 +48,12 @@ class Revival:
 
     def _watch(self, member: Member) -> None:
         """Keep one worker in the pool while it lives."""
-        watched = member.handle.watch.remote()
+        watched, was_up = member.handle.watch.remote(), True
         while not self._stopping.is_set():
-            if (error := self._error_of(watched)) is None:
+            error, before, was_up = self._error_of(watched), was_up, self._pool.is_up(member)
+            if error is None and not before and not was_up:  # nothing else would bring it back
+                error = RuntimeError("a call to it failed, but its process lives")
+            if error is None:
                 continue
             if self._stopping.is_set():
                 return
@@ -62,7 +65,7 @@ class Revival:
                 return
             self.restarted += 1
             self._log(f"{member.name} is back after {time.monotonic() - started:.1f} s")
-            watched = member.handle.watch.remote()
+            watched, was_up = member.handle.watch.remote(), True
 
     def _revive(self, member: Member) -> bool:
         """Return a worker to the pool as often as needed; False if Ray gave it up."""

@@ -30,16 +30,20 @@ SEED = int(os.environ.get("SLEUTH_SEED", "24"))
 QUESTIONS, SAMPLES = 4, 4
 WORKER, REPLICA, NODE, TRAINER = "RolloutWorker", "RetrieverReplica", "node", "TrainerRank"
 # An episode takes seconds, most of them waiting, so that a kill meets many of them. Every episode is noted when it
-# begins, outside of the run: an account that does not depend on its code.
+# begins and when it ends, outside of the run: an account that does not depend on its code.
 METHOD = """
-import asyncio, random
+import asyncio, os, random, time
 from sleuth.agent.episode import multi_turn
 
 async def run(agent, task, session, on_text):
     with open("notes", "a") as notes:
         notes.write(f"{task.step} {task.group} {task.sample}\\n")
+    began = time.monotonic()
     await asyncio.sleep(random.uniform(0.2, 2.0))
-    return await multi_turn(agent, task, agent.conversation(session, on_text))
+    trajectory = await multi_turn(agent, task, agent.conversation(session, on_text))
+    with open("ended", "a") as notes:
+        notes.write(f"{task.step} {os.getpid()} {time.monotonic() - began}\\n")
+    return trajectory
 """
 SETTINGS = (
     "agent.method=import:patient.run", "train.steps=100000", f"train.questions={QUESTIONS}",
@@ -55,7 +59,8 @@ def words(*settings: str) -> tuple[str, ...]:
 @pytest.fixture
 def chance(bench: Bench) -> random.Random:
     (bench.path / "patient.py").write_text(METHOD)
-    (bench.path / "notes").unlink(missing_ok=True)
+    for name in ("notes", "ended"):
+        (bench.path / name).unlink(missing_ok=True)
     print(f"\nseed {SEED}, {KILLS} kills of each kind")
     return random.Random(SEED)
 
@@ -183,6 +188,34 @@ def test_killed_workers_replicas_and_nodes_lose_no_episode(
     print(dict(campaign.killed), f"steps {len(rows)}", total, f"begun again {again}", sep=", ")
     lost = [sum(row[f"cluster/workers_{name}"] for row in rows) for name in ("lost", "restarted")]
     print(f"workers lost and restarted {lost}, printed tracebacks {training.printed.count('Traceback')}")
+
+
+@pytest.mark.usefixtures("chance")
+def test_slow_worker_gets_fewer_episodes(bench: Bench, start: Start, nodes: Nodes) -> None:
+    steps, questions = 4, 12  # 48 episodes a step, of which each worker runs eight at a time
+    training = start("slow", *words("cluster.rollouts=2", f"train.questions={questions}"))
+    training.wait_for_step(1)
+    slow, first = nodes.actors(WORKER)[0], count_steps(training.run)
+    while count_steps(training.run) < first + 1 + steps:
+        assert training.process.poll() is None, training.printed
+        for number, seconds in ((signal.SIGSTOP, 0.9), (signal.SIGCONT, 0.1)):
+            os.kill(slow, number)
+            time.sleep(seconds)
+    training.process.send_signal(signal.SIGINT)
+    assert training.finish() == 130, training.printed
+
+    rows = [row for row in read_rows(training.run / "metrics.jsonl") if first < row["step"] - 1 < first + steps]
+    lines = [line.split() for line in (bench.path / "ended").read_text().splitlines()]
+    for row in rows:
+        ended = [(int(pid) == slow, float(seconds)) for step, pid, seconds in lines if int(step) == row["step"]]
+        counts = Counter(is_slow for is_slow, _ in ended)
+        longest = {each: max((seconds for is_slow, seconds in ended if is_slow is each), default=0) for each in counts}
+        print(
+            f"step {row['step']}: {row['time/generate']:.1f} s; episodes of the slow worker {counts[True]}, of the "
+            f"other {counts[False]}; the longest took {longest.get(True, 0):.1f} and {longest[False]:.1f} s"
+        )
+        assert counts[True] < counts[False]
+        assert row["cluster/lost"] == 0
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])

@@ -90,13 +90,22 @@ def count_steps(run: Path) -> int:
     return path.read_text().count("\n") if path.exists() else 0
 
 
-def trained_groups(run: Path) -> Iterator[tuple[int, Group]]:
-    """The groups that were trained on, step by step, after a check that each step has all of its trajectories."""
+def trained_groups(run: Path, is_async: bool = False) -> Iterator[tuple[int, Group]]:
+    """The groups that were trained on, by their position in the question stream; each step must be complete.
+
+    A synchronous step counts its groups from 0.
+    """
+    asked: Counter[str] = Counter()
     for step in (row["step"] for row in read_rows(run / "metrics.jsonl") if row["step"]):
         rows = list(read_rows(run / "trajectories" / f"step-{step}.jsonl"))
         assert len({(row["group"], row["sample"]) for row in rows}) == len(rows) == QUESTIONS * SAMPLES
         for group in dict.fromkeys(row["group"] for row in rows):
-            yield group, tuple(tuple(row["ids"]) for row in rows if row["group"] == group)
+            samples = [row for row in rows if row["group"] == group]
+            asked[samples[0]["question"]] += 1
+            position = group if is_async else QUESTIONS * (step - 1) + group
+            yield position, tuple(tuple(row["ids"]) for row in samples)
+    if not is_async:  # the stream repeats all questions, in another order
+        assert max(asked.values()) - min(asked.values()) <= 1
 
 
 def finished_groups(run: Path) -> Iterator[tuple[int, Group]]:
@@ -175,12 +184,7 @@ def test_killed_workers_replicas_and_nodes_lose_no_episode(
     assert groups == list(range(QUESTIONS * len(rows)))
     total = {name: sum(row[f"cluster/{name}"] for row in rows) for name in ("asked", "finished", "retried")}
     begun = Counter(tuple(map(int, line.split())) for line in (bench.path / "notes").read_text().splitlines())
-    asked = {
-        (row["step"], group, sample)
-        for row in rows
-        for group in range(QUESTIONS * (row["step"] - 1), QUESTIONS * row["step"])
-        for sample in range(SAMPLES)
-    }
+    asked = {(row["step"], group, sample) for row in rows for group in range(QUESTIONS) for sample in range(SAMPLES)}
     assert asked <= begun.keys()
     again = sum(begun[each] - 1 for each in asked)
     assert again <= total["retried"]  # a worker may be killed before its episodes begin
@@ -245,8 +249,9 @@ def test_killed_drivers_train_no_group_twice(
 
     steps = [row["step"] for row in read_rows(training.run / "metrics.jsonl") if row["step"]]
     assert steps == list(range(1, last + 1))
-    trained = dict(trained_groups(training.run))
-    assert sorted(trained) == list(range(QUESTIONS * last))
+    found = list(trained_groups(training.run, mode == "async"))
+    trained = dict(found)
+    assert sorted(position for position, _ in found) == list(range(QUESTIONS * last))
     assert [position for position, samples in finished.items() if trained[position] != samples] == []
     begun = (bench.path / "notes").read_text().count("\n")
     print(

@@ -100,24 +100,24 @@ for line in sys.stdin:
 CLUSTER = """
 import json, sys
 from ray.cluster_utils import Cluster
-cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
 
-def add_node(**options):
+def retry(start, **options):
     for left in reversed(range(5)):
         try:
-            return cluster.add_node(**options)
+            return start(**options)
         except Exception:  # not up within Ray's fixed 30 s, on a busy machine
             if not left:
                 raise
 
-nodes = [cluster.head_node] + [add_node(num_cpus=2) for _ in range(3)]
+cluster = retry(Cluster, initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+nodes = [cluster.head_node] + [retry(cluster.add_node, num_cpus=2) for _ in range(3)]
 cluster.wait_for_nodes()
 session = cluster.head_node.get_session_dir_path()
 print(json.dumps([cluster.address, session, [node.node_id for node in nodes]]), flush=True)
 for line in sys.stdin:
     name = json.loads(line)
     if not isinstance(name, str):
-        nodes.append(add_node(**name))
+        nodes.append(retry(cluster.add_node, **name))
     else:
         cluster.remove_node(next(node for node in nodes if node.node_id == name), allow_graceful=False)
     print(json.dumps(nodes[-1].node_id), flush=True)

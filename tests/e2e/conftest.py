@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,6 +95,35 @@ for line in sys.stdin:
     ended = not os.WIFSTOPPED(status)
     print(json.dumps([child, os.waitstatus_to_exitcode(status) if ended else 0]), flush=True)
 """
+
+# A cluster in a process of its own, so that Ray leaves nothing behind in this one; nodes end and start as it reads.
+CLUSTER = """
+import json, sys
+from ray.cluster_utils import Cluster
+
+def retry(start, **options):
+    for left in reversed(range(5)):
+        try:
+            return start(**options)
+        except Exception:  # not up within Ray's fixed 30 s, on a busy machine
+            if not left:
+                raise
+
+cluster = retry(Cluster, initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
+nodes = [cluster.head_node] + [retry(cluster.add_node, num_cpus=2) for _ in range(3)]
+cluster.wait_for_nodes()
+session = cluster.head_node.get_session_dir_path()
+print(json.dumps([cluster.address, session, [node.node_id for node in nodes]]), flush=True)
+for line in sys.stdin:
+    name = json.loads(line)
+    if not isinstance(name, str):
+        nodes.append(retry(cluster.add_node, **name))
+    else:
+        cluster.remove_node(next(node for node in nodes if node.node_id == name), allow_graceful=False)
+    print(json.dumps(nodes[-1].node_id), flush=True)
+cluster.shutdown()
+"""
+STARTUP = 600  # seconds: every actor imports torch, on a machine that may be busy
 
 # Metrics that no two runs share.
 TIMED = ("time/", "speed/", "memory/", "search/latency")
@@ -201,6 +231,97 @@ def finished(bench: Bench) -> Ended:
     ended = bench.alone("train", "small.toml", "--out", "whole")
     assert ended.returncode == 0, ended.stderr
     return ended
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """The nodes of the cluster; the first one is the head, which holds its state."""
+
+    process: subprocess.Popen[str]
+    address: str
+    session: str  # the folder of its logs
+    names: list[str]
+
+    def order(self, name: str | dict[str, Any]) -> str:
+        """End a node at once, or start another one with these options; return the name of the newest."""
+        assert self.process.stdin
+        assert self.process.stdout
+        print(json.dumps(name), file=self.process.stdin, flush=True)
+        newest: str = json.loads(self.process.stdout.readline())
+        return newest
+
+    def actors(self, name: str) -> list[int]:
+        """The processes of the actors of a class; other clusters on this machine are left alone."""
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                title, log = (folder / "cmdline").read_bytes(), (folder / "fd/1").readlink()
+            except OSError:
+                continue
+            if title.startswith(f"ray::{name}".encode()) and log.is_relative_to(self.session):
+                found.append(int(folder.name))
+        return found
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Nodes]:
+    pipe = subprocess.PIPE
+    # Ray's own niceness of 15 would make the actors wait for all others on a busy machine.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "RAY_worker_niceness": "0"}
+    with subprocess.Popen(
+        [sys.executable, "-c", CLUSTER], stdin=pipe, stdout=pipe, text=True, env=environment
+    ) as process:
+        assert process.stdout
+        address, session, names = json.loads(process.stdout.readline())
+        yield Nodes(process, address, session, names)
+        process.communicate("")
+
+
+@dataclass(slots=True)
+class Training:
+    """A `sleuth train` in the background, which tests interfere with."""
+
+    process: subprocess.Popen[str]
+    run: Path
+    errors: Path
+
+    def wait_for_step(self, step: int) -> None:
+        """Wait until a step is recorded; fails if the run ends before."""
+        metrics, end = self.run / "metrics.jsonl", time.monotonic() + STARTUP
+        while not metrics.exists() or metrics.read_text().count("\n") <= step:
+            assert self.process.poll() is None, self.errors.read_text()
+            assert time.monotonic() < end, self.errors.read_text()
+            time.sleep(0.05)
+
+    def finish(self) -> int:
+        return self.process.wait(STARTUP)
+
+    @property
+    def printed(self) -> str:
+        return self.errors.read_text()
+
+
+Start = Callable[..., Training]
+
+
+@pytest.fixture
+def start(bench: Bench, nodes: Nodes) -> Iterator[Start]:
+    started: list[Training] = []
+
+    def begin(name: str, *words: str, address: str = "") -> Training:
+        errors = bench.path / f"{name}.err"
+        where = ("small.toml", "--out", name) if not (bench.path / name).exists() else ("--resume", name)
+        command = [sys.executable, "-c", COMMAND, "train", *where, "--ray", address or nodes.address, *words]
+        with errors.open("w") as file:
+            process = subprocess.Popen(command, cwd=bench.path, stderr=file, stdout=file, text=True)
+        started.append(Training(process, bench.path / name, errors))
+        return started[-1]
+
+    yield begin
+    for each in started:
+        if each.process.poll() is None:
+            each.process.kill()
+        each.process.wait()
 
 
 def _searcher(tokens: Tokens, reciter: Callable[..., PreTrainedModel]) -> Policy:

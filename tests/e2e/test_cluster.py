@@ -1,14 +1,12 @@
 """Runs on a Ray cluster of four nodes on this machine: the run of one process, also when workers and nodes are lost."""
 
-import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,121 +16,24 @@ from sleuth.runs.json_files import read_rows
 
 pytestmark = [pytest.mark.e2e, pytest.mark.ray]
 
-Bench = Any
+Bench = Nodes = Training = Any
+Start = Callable[..., Training]
 Ended = subprocess.CompletedProcess[str]
 
-# A cluster in a process of its own, so that Ray leaves nothing behind in this one; nodes end and start as it reads.
-CLUSTER = """
-import json, sys
-from ray.cluster_utils import Cluster
-cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": False})
-nodes = [cluster.head_node] + [cluster.add_node(num_cpus=2) for _ in range(3)]
-cluster.wait_for_nodes()
-print(json.dumps([cluster.address, [node.node_id for node in nodes]]), flush=True)
-for line in sys.stdin:
-    name = json.loads(line)
-    if not isinstance(name, str):
-        nodes.append(cluster.add_node(**name))
-    else:
-        cluster.remove_node(next(node for node in nodes if node.node_id == name), allow_graceful=False)
-    print(json.dumps(nodes[-1].node_id), flush=True)
-cluster.shutdown()
-"""
 COMMAND = "from sleuth.cli.main import main; main()"
 # AdamW's first steps are as long for gradients that are all but zero, and these are what two processes sum otherwise.
 GENTLE = ("--set", "train.learning_rate=0.0001", "--set", "train.temperature=2.0")
 # What no two runs share; and two engines have two caches.
 APART = ("time/", "speed/", "memory/", "search/latency", "engine/reused", "cluster/")
-STARTUP = 600  # seconds: every actor imports torch, on a machine that may be busy
+STARTUP = 600  # seconds
+# Python imports it at its start, where an installed or editable sleuth would be found.
+WITHOUT_SLEUTH = """
+import sys
+from importlib.machinery import PathFinder
 
-
-@dataclass(frozen=True, slots=True)
-class Nodes:
-    """The nodes of the cluster; the first one is the head, which holds its state."""
-
-    process: subprocess.Popen[str]
-    address: str
-    names: list[str]
-
-    def order(self, name: str | dict[str, Any]) -> str:
-        """End a node at once, or start another one with these options; return the name of the newest."""
-        assert self.process.stdin
-        assert self.process.stdout
-        print(json.dumps(name), file=self.process.stdin, flush=True)
-        newest: str = json.loads(self.process.stdout.readline())
-        return newest
-
-
-@pytest.fixture(scope="module")
-def nodes() -> Iterator[Nodes]:
-    pipe = subprocess.PIPE
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        [sys.executable, "-c", CLUSTER], stdin=pipe, stdout=pipe, text=True, env=environment
-    ) as process:
-        assert process.stdout
-        address, names = json.loads(process.stdout.readline())
-        yield Nodes(process, address, names)
-        process.communicate("")
-
-
-@dataclass(slots=True)
-class Training:
-    """A `sleuth train` in the background, which tests interfere with."""
-
-    process: subprocess.Popen[str]
-    run: Path
-    errors: Path
-
-    def wait_for_step(self, step: int) -> None:
-        """Wait until a step is recorded; fails if the run ends before."""
-        metrics, end = self.run / "metrics.jsonl", time.monotonic() + STARTUP
-        while not metrics.exists() or metrics.read_text().count("\n") <= step:
-            assert self.process.poll() is None, self.errors.read_text()
-            assert time.monotonic() < end, self.errors.read_text()
-            time.sleep(0.05)
-
-    def finish(self) -> int:
-        return self.process.wait(STARTUP)
-
-    @property
-    def printed(self) -> str:
-        return self.errors.read_text()
-
-    def actors(self, name: str) -> list[int]:
-        """The processes of the actors of a class, on any node."""
-        found = []
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                title = (folder / "cmdline").read_bytes()
-            except OSError:
-                continue
-            if title.startswith(f"ray::{name}".encode()):
-                found.append(int(folder.name))
-        return found
-
-
-Start = Callable[..., Training]
-
-
-@pytest.fixture
-def start(bench: Bench, nodes: Nodes) -> Iterator[Start]:
-    started: list[Training] = []
-
-    def begin(name: str, *words: str, address: str = "") -> Training:
-        errors = bench.path / f"{name}.err"
-        where = ("small.toml", "--out", name) if not (bench.path / name).exists() else ("--resume", name)
-        command = [sys.executable, "-c", COMMAND, "train", *where, "--ray", address or nodes.address, *words]
-        with errors.open("w") as file:
-            process = subprocess.Popen(command, cwd=bench.path, stderr=file, stdout=file, text=True)
-        started.append(Training(process, bench.path / name, errors))
-        return started[-1]
-
-    yield begin
-    for each in started:
-        if each.process.poll() is None:
-            each.process.kill()
-        each.process.wait()
+sys.path = [each for each in sys.path if PathFinder.find_spec("sleuth", [each]) is None]
+sys.meta_path = [each for each in sys.meta_path if "editable" not in str(getattr(each, "__module__", ""))]
+"""
 
 
 def command(folder: Path, *words: str) -> Ended:
@@ -184,7 +85,7 @@ def require_accounts(run: Path, episodes: int) -> dict[str, float]:
     return {name: sum(row[name] for row in rows) for name in rows[0] if name.startswith("cluster/")}
 
 
-def test_workers_replicas_and_two_ranks_make_the_run_of_one_process(single: Path, start: Start) -> None:
+def test_workers_replicas_and_two_ranks_make_the_run_of_one_process(single: Path, start: Start, nodes: Nodes) -> None:
     training = start("cluster", *GENTLE, *sets(trainers=2, rollouts=2, retrievers=1))
     assert training.finish() == 0, training.printed
     assert "Traceback" not in training.printed
@@ -193,7 +94,7 @@ def test_workers_replicas_and_two_ranks_make_the_run_of_one_process(single: Path
     assert total["cluster/lost"] == total["cluster/workers_lost"] == 0
     assert total["cluster/weights_bytes"] > 0
     assert total["cluster/workers"] == 2 * 5
-    assert training.actors("RolloutWorker") == []
+    assert nodes.actors("RolloutWorker") == []
 
 
 def test_asynchronous_ranks_and_evaluations_share_the_workers(start: Start) -> None:
@@ -221,9 +122,9 @@ def test_asynchronous_ranks_and_evaluations_share_the_workers(start: Start) -> N
 def test_killed_worker_replica_and_node_lose_no_episode(bench: Bench, single: Path, start: Start, nodes: Nodes) -> None:
     training = start("faults", *GENTLE, *sets(trainers=1, rollouts=2, retrievers=2))
     training.wait_for_step(1)
-    os.kill(training.actors("RolloutWorker")[0], signal.SIGKILL)
+    os.kill(nodes.actors("RolloutWorker")[0], signal.SIGKILL)
     training.wait_for_step(2)
-    os.kill(training.actors("RetrieverReplica")[0], signal.SIGKILL)
+    os.kill(nodes.actors("RetrieverReplica")[0], signal.SIGKILL)
     training.wait_for_step(3)
     victim = worker_node(training.printed, nodes)
     nodes.order(victim)
@@ -235,6 +136,22 @@ def test_killed_worker_replica_and_node_lose_no_episode(bench: Bench, single: Pa
     nodes.order({"num_cpus": 2})
 
 
+def test_worker_and_replica_that_hang_are_replaced(start: Start, nodes: Nodes) -> None:
+    words = ("--set", "train.steps=1000", "--set", "evaluate.before=false")
+    training = start("hung", *words, *sets(rollouts=2, retrievers=1, silence=10))
+    training.wait_for_step(1)
+    for name in ("RolloutWorker", "RetrieverReplica"):
+        hung = nodes.actors(name)[0]
+        os.kill(hung, signal.SIGSTOP)
+        training.wait_for_step(len(list(read_rows(training.run / "metrics.jsonl"))) + 2)
+        assert hung not in nodes.actors(name)
+    training.process.send_signal(signal.SIGINT)
+    assert training.finish() == 130, training.printed
+    killed = re.findall(r"^(.*) \d has not answered for 10 s .* killed$", training.printed, re.MULTILINE)
+    assert killed == ["rollout worker", "retriever"]
+    assert require_accounts(training.run, 8)["cluster/workers_lost"] == 1
+
+
 def worker_node(printed: str, nodes: Nodes) -> str:
     """A node that runs a rollout worker, and neither a trainer nor the head of the cluster."""
     lines = re.findall(r"^\S+ (\w{8}): .*CPUs: (.*)$", printed, re.MULTILINE)
@@ -242,10 +159,10 @@ def worker_node(printed: str, nodes: Nodes) -> str:
     return next(name for name in nodes.names[1:] if name[:8] in names)
 
 
-def test_dead_trainer_ends_the_run_which_resumes(single: Path, start: Start) -> None:
+def test_dead_trainer_ends_the_run_which_resumes(single: Path, start: Start, nodes: Nodes) -> None:
     training = start("dead", *GENTLE, *sets(trainers=2, rollouts=1))
     training.wait_for_step(3)
-    os.kill(training.actors("TrainerRank")[-1], signal.SIGKILL)
+    os.kill(nodes.actors("TrainerRank")[-1], signal.SIGKILL)
     assert training.finish() == 1, training.printed
     assert re.search(r"^sleuth: trainer rank \d died .*resume", training.printed, re.MULTILINE), training.printed
     assert training.printed.count("sleuth: ") == 1
@@ -255,22 +172,22 @@ def test_dead_trainer_ends_the_run_which_resumes(single: Path, start: Start) -> 
     assert resumed.finish() in (0, 130), resumed.printed
 
 
-def test_interrupted_run_is_saved_and_leaves_no_actor(start: Start) -> None:
+def test_interrupted_run_is_saved_and_leaves_no_actor(start: Start, nodes: Nodes) -> None:
     training = start("interrupted", *GENTLE, "--set", "train.steps=1000", *sets(rollouts=2))
     training.wait_for_step(1)
     training.process.send_signal(signal.SIGINT)
     assert training.finish() == 130, training.printed
     assert re.search(r"interrupted after step \d+; continue with: sleuth train --resume", training.printed)
     assert "Traceback" not in training.printed
-    assert training.actors("RolloutWorker") == training.actors("TrainerRank") == []
+    assert nodes.actors("RolloutWorker") == nodes.actors("TrainerRank") == []
 
 
-def test_killed_driver_ends_its_actors(start: Start) -> None:
+def test_killed_driver_ends_its_actors(start: Start, nodes: Nodes) -> None:
     training = start("orphaned", "--set", "train.steps=1000")
     training.wait_for_step(1)
     training.process.kill()
     end = time.monotonic() + 60
-    while training.actors("RolloutWorker") or training.actors("TrainerRank"):
+    while nodes.actors("RolloutWorker") or nodes.actors("TrainerRank"):
         assert time.monotonic() < end
         time.sleep(0.2)
 
@@ -306,7 +223,10 @@ def test_bad_input_is_one_line(bench: Bench, words: tuple[str, ...], facts: list
 
 
 def test_node_without_the_package_is_named(bench: Bench, start: Start, nodes: Nodes) -> None:
-    bare = nodes.order({"num_cpus": 6, "env_vars": {"PYTHONPATH": ""}})
+    hidden = bench.path / "hidden"
+    hidden.mkdir()
+    (hidden / "sitecustomize.py").write_text(WITHOUT_SLEUTH)
+    bare = nodes.order({"num_cpus": 6, "env_vars": {"PYTHONPATH": str(hidden)}})
     training = start("bare", "--set", "cluster.cpus=3")
     assert training.finish() == 2, training.printed
     nodes.order(bare)

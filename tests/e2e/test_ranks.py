@@ -46,8 +46,8 @@ APART = ("time/", "speed/", "memory/", "search/latency", "engine/reused")
 def test_two_processes_make_the_run_of_one_and_one_continues_it(bench: Bench) -> None:
     """Also with train.mode = async, which is sync if no token may be stale."""
     (bench.path / "ending.py").write_text(ENDING)
-    settings = (*GENTLE, "--set", "train.steps=4", "--set", "reward.answer=import:ending.variety")
-    settings = (*settings, "--set", "train.mode=async", "--set", "train.staleness=0")
+    values = ("train.steps=4", "reward.answer=import:ending.variety", "train.mode=async", "train.staleness=0")
+    settings = [*GENTLE, *(word for value in values for word in ("--set", value))]
     ended = bench.sleuth("train", "small.toml", "--out", "pair", "--nproc", "2", *settings)
     assert ended.returncode == 143, ended.stderr
     assert (

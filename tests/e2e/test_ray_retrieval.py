@@ -134,7 +134,7 @@ def serving(*words: str | Path) -> Iterator[str]:
             yield found.group()
         finally:
             process.send_signal(signal.SIGINT)
-            process.stdout.read()
+            process.communicate()
             assert process.wait(STARTUP) == 0
 
 
@@ -175,7 +175,8 @@ def test_killed_replica_is_replaced_and_no_request_fails(home: Path, address: st
         expected = {query: search(served, [query], 5) for query in QUERIES}
         before = replicas("words")
         assert len(before) == 2
-        end, killed, ready = time.monotonic() + STARTUP, False, []
+        end, killed = time.monotonic() + STARTUP, False
+        ready: list[dict[str, int]] = []
         while not killed or ready != [{"replicas": 2, "ready": 2}] or before[0] in replicas("words"):
             assert time.monotonic() < end, (ready, before, replicas("words"))
             answers = [(query, pool.submit(search, served, [query], 5)) for query in QUERIES * 4]

@@ -13,6 +13,7 @@ from sleuth.cluster import ray_client
 from sleuth.cluster.actor import Failure
 from sleuth.cluster.engine import RayEngine
 from sleuth.cluster.episodes import EPISODES, ClusterAgent, RayEpisodes
+from sleuth.cluster.placement import RETRIEVER
 from sleuth.cluster.pool import Member, WorkerPool
 from sleuth.cluster.revival import Revival
 from sleuth.cluster.weights import ClusterWeights, WeightSender, open_worker
@@ -55,6 +56,10 @@ class RayBackend:
             pool.mark_up(member)
         revival = Revival(pool, lambda member: _restore(member, weights, pool), observer.log)
         revival.start(self.members)
+        if ranks.rank == 0:  # one rank suffices, and a second one could kill the restarted process
+            actors = {member.name: member.handle for member in self.members}
+            actors |= {f"{RETRIEVER} {number}": replica for number, replica in enumerate(self.replicas)}
+            revival.kill_silent(actors, config.cluster.silence)
         engine = RayEngine(episodes, revival.stop)
         observer.log(
             f"rollout workers: {len(self.members)}, at most {config.concurrency:,} episodes in flight on each: with "

@@ -79,7 +79,10 @@ def _describe_connection(address: str, error: Exception) -> str:
         )
     if address == "auto":
         return "--ray auto found no running Ray cluster; start one with `ray start --head`, or use --ray local"
-    return f"cannot connect to the Ray cluster {address!r} ({text[:300]}); expected local, auto or HOST:PORT"
+    return (
+        f"cannot connect to the Ray cluster {address!r} ({text[:300]}); expected local, auto or HOST:PORT, and "
+        "RAY_AUTH_MODE=token in the environment if the cluster was started with token authentication"
+    )
 
 
 def reach(host: str, port: int, timeout: float = REACH_SECONDS) -> str | None:
@@ -180,8 +183,9 @@ def put(value: Any) -> Any:
     return ray.put(value)
 
 
-def kill(actor: Any) -> None:
-    ray.kill(actor)
+def kill_and_restart(actor: Any) -> None:
+    """Kill the process of an actor, also one that hangs; Ray restarts the actor as if the process had died."""
+    ray.kill(actor, no_restart=False)
 
 
 def cancel(ref: Any) -> None:
@@ -199,6 +203,11 @@ def own_address() -> str:
 def is_lost(error: BaseException) -> bool:
     """Whether a call failed because its actor, its process or its machine is gone."""
     return ray is not None and isinstance(error, RayActorError | ObjectLostError)
+
+
+def is_ray_error(error: BaseException) -> bool:
+    """Whether Ray raised the error: a failed call, a lost process, or a cluster that does not answer."""
+    return isinstance(error, RayError)
 
 
 def is_gone_for_good(error: BaseException) -> bool:

@@ -36,7 +36,9 @@ def map_on_actors(
     try:
         for batch in mapped.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
             yield from batch.to_pylist()
-    except ray_client.ray.exceptions.RayError as error:
+    except Exception as error:
+        if not ray_client.is_ray_error(error):
+            raise
         raise InputError(f"Ray Data failed: {ray_client.describe_failure(error)}") from error
 
 

@@ -43,6 +43,9 @@ class RetrieverReplica:
                     return Failure.of(error)
         return None
 
+    async def pulse(self) -> None:
+        """Return at once, unless the process hangs."""
+
     async def search(self, queries: Sequence[str], k: int) -> list[SearchOutcome]:
         if (failure := await self.open()) is not None:  # after a restart
             return [SearchUnavailable(query, failure.text) for query in queries]

@@ -1,14 +1,15 @@
-"""Watches the rollout workers in a thread: a worker that Ray restarts gets its model and weights, then work again."""
+"""Watches the rollout workers: one that hangs is killed, and one that Ray restarts gets its model, weights and work."""
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sleuth.cluster import ray_client
 from sleuth.cluster.pool import Member, WorkerPool
 
 POLL_SECONDS = 0.5
+PULSE_SECONDS = 5.0
 
 
 class Revival:
@@ -30,14 +31,29 @@ class Revival:
         for thread in self._threads:
             thread.start()
 
+    def kill_silent(self, actors: Mapping[str, Any], silence: float) -> None:
+        """Kill actors, given by name, that answer nothing for `silence` seconds: then their calls fail, at last."""
+        threading.Thread(target=self._listen, args=(actors, silence), name="pulses", daemon=True).start()
+
     def stop(self) -> None:
         self._stopping.set()
 
+    def _listen(self, actors: Mapping[str, Any], silence: float) -> None:
+        """Ask every actor for its pulse, one call at a time."""
+        pulses = {name: _Pulse(actor) for name, actor in actors.items()}
+        while not self._stopping.wait(min(PULSE_SECONDS, silence / 4)):
+            for name in [name for name, pulse in pulses.items() if pulse.is_silent(silence)]:
+                self._log(f"{name} has not answered for {silence:g} s (cluster.silence) and is killed")
+                ray_client.kill_and_restart(actors[name])
+
     def _watch(self, member: Member) -> None:
         """Keep one worker in the pool while it lives."""
-        watched = member.handle.watch.remote()
+        watched, was_up = member.handle.watch.remote(), True
         while not self._stopping.is_set():
-            if (error := self._error_of(watched)) is None:
+            error, before, was_up = self._error_of(watched), was_up, self._pool.is_up(member)
+            if error is None and not before and not was_up:  # nothing else would bring it back
+                error = RuntimeError("a call to it failed, but its process lives")
+            if error is None:
                 continue
             if self._stopping.is_set():
                 return
@@ -49,7 +65,7 @@ class Revival:
                 return
             self.restarted += 1
             self._log(f"{member.name} is back after {time.monotonic() - started:.1f} s")
-            watched = member.handle.watch.remote()
+            watched, was_up = member.handle.watch.remote(), True
 
     def _revive(self, member: Member) -> bool:
         """Return a worker to the pool as often as needed; False if Ray gave it up."""
@@ -74,3 +90,26 @@ class Revival:
         except Exception as error:
             return error
         return RuntimeError("the worker stopped watching")
+
+
+class _Pulse:
+    """Calls that an actor answers while it lives."""
+
+    def __init__(self, actor: Any) -> None:
+        self._actor, self._call, self._asked = actor, None, 0.0
+        self._answered = False  # since it was last lost: one that Ray has not restarted yet cannot be killed
+
+    def is_silent(self, seconds: float) -> bool:
+        """Ask again if there is an answer; whether an actor that answered before has not for so long."""
+        if self._call is not None and ray_client.wait([self._call], 0):
+            try:
+                ray_client.get(self._call)
+                self._answered = True
+            except Exception:  # lost, which is handled elsewhere
+                self._answered = False
+            self._call = None
+        if self._call is None:
+            self._call, self._asked = self._actor.pulse.remote(), time.monotonic()
+        silent = self._answered and time.monotonic() - self._asked > seconds
+        self._answered = self._answered and not silent
+        return silent

@@ -21,7 +21,7 @@ from sleuth.errors import ConfigError, SearchUnavailable
 from sleuth.retrieval import manifest
 from sleuth.retrieval.index import open_passages, open_ranker, read_hits
 from sleuth.retrieval.retriever import Ranking, SearchOutcome
-from sleuth.retrieval.service.server import ShardStatus
+from sleuth.retrieval.service.openapi import ShardStatus
 
 PAUSE = 0.5  # seconds before a search is sent again, if its replica was lost
 PATIENCE = 120.0  # seconds that a search waits for a replica that Ray restarts

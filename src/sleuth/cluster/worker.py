@@ -119,6 +119,9 @@ class RolloutWorker:
         """Never return: the call fails when this worker dies."""
         await asyncio.Event().wait()
 
+    async def pulse(self) -> None:
+        """Return at once, unless the process hangs."""
+
     async def run(self, attempt: int, task: Task, order: int) -> Reply:
         """Run an episode to its end."""
         await self._has_weights.wait()

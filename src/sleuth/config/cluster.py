@@ -29,3 +29,5 @@ class ClusterConfig(Section):
     """Times that Ray restarts a rollout worker or a retriever replica before it is left out."""
     patience: PositiveInt = 300
     """Seconds to wait for free resources at the start, and for a worker or replica while all of its role are down."""
+    silence: PositiveInt = 60
+    """Seconds after which a rollout worker or retriever replica whose process does not answer is killed."""

@@ -1,14 +1,17 @@
 """Ray: connect to a cluster, place actors, and recognise their failures. The only module that imports ray."""
 
 import logging
+import os
 import re
 import socket
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from sleuth.errors import ConfigError, InputError, MissingExtra
+from sleuth.page.document import visible
 
 try:
     import ray
@@ -153,6 +156,12 @@ def wait(refs: Sequence[Any], timeout: float) -> list[Any]:
     return list(done)
 
 
+def wait_all(refs: Sequence[Any], timeout: float) -> None:
+    """Wait until all calls have ended, however they end, but at most `timeout` seconds."""
+    if refs:
+        ray.wait(list(refs), num_returns=len(refs), timeout=timeout)
+
+
 def put(value: Any) -> Any:
     return ray.put(value)
 
@@ -165,6 +174,17 @@ def cancel(ref: Any) -> None:
     """Cancel a call of an async actor; no-op if it has ended, or is not a call of Ray."""
     if ray is not None and isinstance(ref, ray.ObjectRef):
         ray.cancel(ref)
+
+
+def was_restarted() -> bool:
+    """Whether Ray has restarted the actor of this process."""
+    return bool(ray.get_runtime_context().was_current_actor_reconstructed)
+
+
+def leave(reason: str) -> NoReturn:
+    """End this process as lost, so that Ray restarts its actor."""
+    print(visible(reason), file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 def own_address() -> str:

@@ -156,11 +156,6 @@ def require_supported(config: Config, world: int) -> None:
             f"train.mode = async supports one training process, not {world}; leave out --nproc, or set train.mode = "
             "ahead"
         )
-    if config.engine.is_server and world > 1:
-        raise ConfigError(
-            f"engine.kind = {config.engine.kind} supports one training process, not {world}; leave out --nproc, or "
-            "set engine.kind = paged"
-        )
     if config.retrieval.record and world > 1:
         raise ConfigError(
             f"retrieval.record = true supports one process, but {world} would write the same file; leave out --nproc"

@@ -42,6 +42,7 @@ class Dialect(Launcher, Protocol):
     missing_remedy: str
     memory_option: str
     prefill_option: str
+    parallel_option: str
 
     async def describe(self, request: Request) -> Served:
         """Ask a server for its version, model and context length; raises ConfigError if it cannot be used."""

@@ -49,6 +49,7 @@ class Sglang:
     )
     memory_option = "--mem-fraction-static"
     prefill_option = "--chunked-prefill-size"
+    parallel_option = "--tp-size"
 
     def command_end(self, command: Sequence[str]) -> int:
         return next(place for place, word in enumerate(command, 1) if word in ENTRY_WORDS["sglang"])

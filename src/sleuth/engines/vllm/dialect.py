@@ -37,6 +37,7 @@ class Vllm:
     environment: Mapping[str, str] = MappingProxyType({"VLLM_SERVER_DEV_MODE": "1"})
     memory_option = "--gpu-memory-utilization"
     prefill_option = "--max-num-batched-tokens"
+    parallel_option = "--tensor-parallel-size"
 
     def command_end(self, command: Sequence[str]) -> int:
         return next(place for place, word in enumerate(command, 1) if word in ENTRY_WORDS["vllm"])

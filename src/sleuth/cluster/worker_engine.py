@@ -21,7 +21,7 @@ from sleuth.errors import EngineFailure, InputError, TrainingStopped
 from sleuth.model.policy import select_device
 from sleuth.model.tokens import Tokens
 from sleuth.train.guards import RESUME
-from sleuth.train.models import load_policy
+from sleuth.train.models import load_policy, make_adapter
 
 
 class WorkerEngine(Protocol):
@@ -91,7 +91,9 @@ class OwnServer:
         model = recipe.resolve_policy(config.model.policy)
         tokens = Tokens.load(model)
         try:
-            engine = connect_servers(config, tokens, model, folder, training=True, worker=worker)
+            engine = connect_servers(
+                config, tokens, model, folder, training=True, worker=worker, adapter=make_adapter(config)
+            )
         except (EngineFailure, InputError) as failure:
             if ray_client.was_restarted():  # the server before may not have freed its GPUs yet: try again
                 ray_client.leave(f"rollout worker {worker}: {failure}")

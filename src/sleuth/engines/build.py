@@ -19,6 +19,7 @@ from sleuth.engines.servers.weights import DiskTransport, WeightTransport
 from sleuth.engines.sglang.engine import SglangEngine
 from sleuth.engines.vllm.engine import VllmEngine
 from sleuth.errors import EngineFailure, InputError
+from sleuth.model.lora import LoRA
 from sleuth.model.policy import Policy, select_device, select_dtype
 from sleuth.model.tokens import Tokens
 from sleuth.runs import checksums
@@ -106,18 +107,19 @@ def connect_servers(
     training: bool,
     addresses: Sequence[str] = (),
     worker: int | None = None,
+    adapter: LoRA | None = None,
 ) -> ServerEngine:
     """Connect to servers of `engine.kind` at `addresses` or `engine.url`, or start one with its log in `folder`.
 
-    With `training`, the engine can publish weights. `worker` is the number of the rollout worker that owns the server,
-    which then uses all GPUs of the worker. Raises EngineFailure if a server does not start.
+    With `training`, the engine can publish weights, or an `adapter` alone. `worker` is the number of the rollout worker
+    that owns the server, which then uses all GPUs of the worker. Raises EngineFailure if a server does not start.
     """
     settings, kind, context = config.engine, SERVER_ENGINES[config.engine.kind], config.agent.context_tokens
     label = "" if worker is None else f"-{worker}"
     transport: WeightTransport | None = None
     if training and settings.weights == "disk":
         exchange = Path(settings.exchange) if settings.exchange is not None else folder / EXCHANGE
-        transport = DiskTransport(exchange if worker is None else exchange / f"worker{label}")
+        transport = DiskTransport(exchange if worker is None else exchange / f"worker{label}", adapter)
     elif training:
         transport = kind.transports[settings.weights]()
     addresses = addresses or settings.addresses
@@ -134,6 +136,7 @@ def connect_servers(
         transport=transport,
         in_flight=settings.in_flight_mode,
         process=process,
+        adapter=adapter is not None,
     )
     try:
         return asyncio.run(engine.connect())
@@ -154,6 +157,8 @@ def _start_server(
         options += [dialect.prefill_option, str(settings.prefill_tokens)]
     if gpus > 1:
         options += [dialect.parallel_option, str(gpus)]
+    if config.model.lora.rank and transport is not None:
+        options += dialect.adapter_options(config.model.lora.rank)
     return start(
         dialect,
         shlex.split(settings.launch_command),

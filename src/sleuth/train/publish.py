@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -138,7 +139,8 @@ def sent_dtype(config: Config, policy: Policy) -> torch.dtype | None:
 
 def _connect(config: Config, learner: Learner, folder: Path) -> ServerEngine:
     """Connect to the servers; without an address, rank 0 starts one for all ranks."""
-    ranks, tokens, model = learner.ranks, learner.policy.tokens, recipe.resolve_policy(config.model.policy)
+    ranks, policy, model = learner.ranks, learner.policy, recipe.resolve_policy(config.model.policy)
+    connect = partial(connect_servers, config, policy.tokens, model, folder, adapter=policy.adapter)
     here = int(os.environ.get("LOCAL_WORLD_SIZE", ranks.world))
     if not config.engine.url and here < ranks.world:
         raise ConfigError(
@@ -148,10 +150,10 @@ def _connect(config: Config, learner: Learner, folder: Path) -> ServerEngine:
     servers = None
     try:
         if ranks.rank == 0:
-            servers = connect_servers(config, tokens, model, folder, training=True)
+            servers = connect(training=True)
         (addresses,), *_ = ranks.gather([servers.addresses if servers else ()], "the addresses of the servers")
         if servers is None:
-            servers = connect_servers(config, tokens, model, folder, training=False, addresses=addresses)
+            servers = connect(training=False, addresses=addresses)
     except EngineFailure as failure:
         raise TrainingStopped(f"{failure}; {RESUME}") from failure
     ranks.barrier("the connections to the servers")

@@ -20,7 +20,7 @@ from sleuth.engines.base import Completion, OnTokens, Sampling, Session
 from sleuth.engines.servers import checks
 from sleuth.engines.servers.client import ServerClient, ServerLost
 from sleuth.engines.servers.completion import PartialCompletion
-from sleuth.engines.servers.dialect import Dialect
+from sleuth.engines.servers.dialect import ADAPTER_NAME, Dialect
 from sleuth.engines.servers.process import ServerProcess
 from sleuth.engines.servers.weights import Load, WeightTransport, sync_weights
 from sleuth.errors import ConfigError, EngineFailure
@@ -82,6 +82,7 @@ class ServerEngine:
     an update: `finish` completes them on the old weights; `pause` and `abort` resume ours on the new ones, and `abort`
     ends those of other clients. `eos_ids` end a text, like those the server knows. `process` is stopped by
     `close`. A call that gets no token for `token_timeout` seconds is retried, for twice that time.
+    With `adapter`, published weights are a LoRA adapter, with which the servers sample from then on.
     A subclass sets the kind of server, and the ways other than through a folder to send weights to it.
     """
 
@@ -100,6 +101,7 @@ class ServerEngine:
         transport: WeightTransport | None = None,
         in_flight: InFlight = "pause",
         process: ServerProcess | None = None,
+        adapter: bool = False,
     ) -> None:
         clients = [
             ServerClient(each, self.dialect, slots=slots, token_timeout=token_timeout)
@@ -112,7 +114,7 @@ class ServerEngine:
         self._version, self._epoch, self._retry_timeout = 0, 0, 2 * token_timeout
         self._publishing = threading.Lock()
         self._closed = False
-        self._model = ""
+        self._model, self._adapter = "", adapter
         self._name = f"sleuth-{token_hex(4)}"  # distinguishes weights from those of other clients
 
     async def connect(self) -> Self:
@@ -205,10 +207,12 @@ class ServerEngine:
                 f"weights cannot be published to {self.dialect.name} servers without a transport; pass one to connect"
             )
         self._update_weights(self._transport.prepare(weights, version), version)
+        self._use_adapter()
 
     def adopt(self, lost: Mapping[str, str], weights: str) -> None:
         """Follow an update by another process: leave out the servers that it lost; the others have its `weights`."""
         self.remove(lost)
+        self._use_adapter()
         for client in self._router.clients:
             client.weights = weights if client.weights is not None else None
 
@@ -301,6 +305,10 @@ class ServerEngine:
                 if partial.finish is not None:
                     return None
         return None if epoch != self._epoch else f"{client.address}: the stream ended before the completion"
+
+    def _use_adapter(self) -> None:
+        if self._adapter:
+            self._model = ADAPTER_NAME
 
     def _update_weights(self, load: Load, version: int) -> None:
         clients, name = list(self._router.clients), self.weights_name(version)

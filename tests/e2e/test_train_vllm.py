@@ -55,7 +55,7 @@ def sleuth(bench: Bench, *words: str) -> "subprocess.CompletedProcess[str]":
         env=os.environ | QUIET,
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=1500,
         check=False,
     )
 
@@ -179,7 +179,7 @@ def test_worker_on_ray_owns_a_server_and_replaces_it_when_it_dies(bench: Bench) 
             time.sleep(0.1)
         for pid in set(serving(bench).split()) - others:
             os.kill(int(pid), signal.SIGKILL)
-        assert process.wait(600) == 0, errors.read_text()
+        assert process.wait(1500) == 0, errors.read_text()
     finally:
         process.kill()
         process.wait()

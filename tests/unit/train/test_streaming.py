@@ -234,8 +234,7 @@ def test_groups_of_a_checkpoint_are_removed_from_disk(parts: Making, tmp_path: P
 
 def test_groups_without_spread_are_replaced(parts: Making, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "judge_of_even_questions.py").write_text(
-        "def even(question, trajectory):\n"
-        "    return 0.5 if int(question.id[1:]) % 2 else 0.1 * trajectory.sample\n"
+        "def even(question, trajectory):\n    return 0.5 if int(question.id[1:]) % 2 else 0.1 * trajectory.sample\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     tables = streaming(staleness=2, steps=4, resample=9) | {"reward": {"answer": "import:judge_of_even_questions.even"}}

@@ -24,7 +24,7 @@ COMMAND = "from sleuth.cli.main import main; main()"
 # AdamW's first steps are as long for gradients that are all but zero, and these are what two processes sum otherwise.
 GENTLE = ("--set", "train.learning_rate=0.0001", "--set", "train.temperature=2.0")
 # What no two runs share; and two engines have two caches.
-APART = ("time/", "speed/", "memory/", "search/latency", "engine/reused", "cluster/")
+APART = ("time/", "speed/", "memory/", "search/latency", "engine/reused", "cluster/", "weights/")
 STARTUP = 600  # seconds
 # Python imports it at its start, where an installed or editable sleuth would be found.
 WITHOUT_SLEUTH = """
@@ -82,7 +82,7 @@ def require_accounts(run: Path, episodes: int) -> dict[str, float]:
     for step in range(1, len(rows) + 1):
         trained = [(row["group"], row["sample"]) for row in read_rows(run / "trajectories" / f"step-{step}.jsonl")]
         assert len(trained) == len(set(trained)) == episodes
-    return {name: sum(row[name] for row in rows) for name in rows[0] if name.startswith("cluster/")}
+    return {name: sum(row[name] for row in rows) for name in rows[0] if name.startswith(("cluster/", "weights/"))}
 
 
 def test_workers_replicas_and_two_ranks_make_the_run_of_one_process(single: Path, start: Start, nodes: Nodes) -> None:
@@ -92,7 +92,7 @@ def test_workers_replicas_and_two_ranks_make_the_run_of_one_process(single: Path
     require_equal(training.run, single)
     total = require_accounts(training.run, 8)
     assert total["cluster/lost"] == total["cluster/workers_lost"] == 0
-    assert total["cluster/weights_bytes"] > 0
+    assert total["weights/bytes"] > 0
     assert total["cluster/workers"] == 2 * 5
     assert nodes.actors("RolloutWorker") == []
 

@@ -1,14 +1,17 @@
-"""Training runs with real vLLM servers: one at an address, and one started and stopped by the run."""
+"""Training runs with real vLLM servers: at an address, also of two ranks, started by the run, or by a worker on Ray."""
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
+from transformers import PreTrainedModel
 
 from sleuth.engines.base import Completion, Sampling
 from sleuth.engines.servers.process import ServerProcess, start
@@ -16,6 +19,7 @@ from sleuth.engines.vllm.dialect import Vllm
 from sleuth.engines.vllm.engine import VllmEngine
 from sleuth.model.packing import row
 from sleuth.model.policy import Policy
+from sleuth.model.tokens import Tokens
 from sleuth.runs.json_files import read_rows
 from sleuth.runs.run import Run
 from sleuth.train.parity import compare
@@ -53,7 +57,7 @@ def sleuth(bench: Bench, *words: str) -> "subprocess.CompletedProcess[str]":
         env=os.environ | QUIET,
         capture_output=True,
         text=True,
-        timeout=400,
+        timeout=1500,
         check=False,
     )
 
@@ -80,8 +84,20 @@ def apart(policy: Policy, prompt: list[int], completion: Completion) -> float:
 
 def serving(bench: Bench) -> str:
     """The processes that serve the model."""
-    named = f"serve {bench.path / 'model'}"
+    named = f"serve {bench.path}/"
     return subprocess.run(["pgrep", "-f", named], capture_output=True, text=True, check=False).stdout
+
+
+def require_same_weights(run: Run, steps: int) -> None:
+    """In every step the server had the weights that the trainer had then, which were sent to it."""
+    rows = [dict(each) for each in run.metrics()]
+    assert rows[0]["parity/mean"] < 1e-3
+    assert [each["step"] for each in rows] == list(range(steps + 1))
+    apart_by_step = [each["parity/k3"] for each in rows[1:] if "parity/k3" in each]
+    assert apart_by_step
+    assert max(apart_by_step) < 1e-4
+    assert [each["staleness/max"] for each in rows[1:]] == [0] * steps
+    assert all(each["weights/bytes"] > 0 and each["weights/seconds"] > 0 for each in rows[1:])
 
 
 def test_three_steps_with_a_server_by_address(bench: Bench, server: ServerProcess) -> None:
@@ -93,14 +109,7 @@ def test_three_steps_with_a_server_by_address(bench: Bench, server: ServerProces
     assert "old logprobs: from the engine" in ended.stderr
     assert "correction" not in ended.stderr
     run: Run = bench.run("served")
-    steps = [dict(each) for each in run.metrics()]
-    assert steps[0]["parity/mean"] < 1e-3
-    # In every step the server had the weights that the trainer had then.
-    assert [each["step"] for each in steps[1:]] == [1, 2, 3]
-    apart_by_step = [each["parity/k3"] for each in steps[1:] if "parity/k3" in each]
-    assert apart_by_step
-    assert max(apart_by_step) < 1e-4
-    assert [each["staleness/max"] for each in steps[1:]] == [0, 0, 0]
+    require_same_weights(run, 3)
     versions = [
         {v for each in read_rows(run.trajectories(step)) for v in each["weights_versions"]} for step in (1, 2, 3)
     ]
@@ -135,3 +144,70 @@ def test_a_run_starts_a_server_of_its_own_and_stops_it(bench: Bench) -> None:
     assert next(iter(run.metrics()))["parity/mean"] < 1e-3
     assert "vllm" in (run.path / "vllm.log").read_text()
     assert serving(bench) == others
+
+
+def test_two_ranks_sample_from_one_server(bench: Bench, server: ServerProcess) -> None:
+    """Their weights are sharded: both gather them, and the first sends them."""
+    address = f"engine.url={server.address}"
+    ended = sleuth(bench, "train", "small.toml", "--out", "ranks", "--nproc", "2", *settings(*SMALL, address))
+    assert ended.returncode == 0, ended.stderr
+    require_same_weights(bench.run("ranks"), 3)
+
+
+@pytest.fixture
+def dense(bench: Bench, tiny: Callable[..., PreTrainedModel], tokens: Tokens) -> str:
+    """The setting of a model whose layers matter: those of the bench's own are zero, so no adapter changes it."""
+    if not (bench.path / "dense").exists():
+        Policy(tiny(head_dim=32, tie_word_embeddings=False), tokens).save(bench.path / "dense")
+    return "model.policy=dense"
+
+
+def test_adapters_are_sent_alone(bench: Bench, dense: str) -> None:
+    command = f"engine.command={os.environ['SLEUTH_VLLM']} serve {EAGER}"
+    changes = (dense, "model.lora.rank=4", "train.learning_rate=0.05", "train.steps=2", command)
+    ended = sleuth(bench, "train", "small.toml", "--out", "adapter", *settings(*SMALL, *changes))
+    assert ended.returncode == 0, ended.stderr
+    run: Run = bench.run("adapter")
+    require_same_weights(run, 2)
+    base = (bench.path / "dense" / "model.safetensors").stat().st_size
+    last = [dict(each) for each in run.metrics()][-1]
+    assert last["weights/bytes"] < base
+    assert last["policy/gradient_norm"] > 0
+
+
+@pytest.mark.ray
+def test_worker_on_ray_owns_a_server_and_replaces_it_when_it_dies(bench: Bench, dense: str) -> None:
+    command = f"engine.command={os.environ['SLEUTH_VLLM']} serve {EAGER}"
+    words = [
+        "train",
+        "small.toml",
+        "--out",
+        "rayed",
+        "--ray",
+        "local",
+        *settings(*SMALL, dense, command, "train.steps=4"),
+    ]
+    errors, metrics = bench.path / "rayed.err", bench.path / "rayed" / "metrics.jsonl"
+    others = set(serving(bench).split())
+    with errors.open("w") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-c", MAIN, *words], cwd=bench.path, env=os.environ | QUIET, stdout=file, stderr=file
+        )
+    try:
+        while not metrics.exists() or metrics.read_text().count("\n") < 2:
+            assert process.poll() is None, errors.read_text()
+            time.sleep(0.1)
+        for pid in set(serving(bench).split()) - others:
+            os.kill(int(pid), signal.SIGKILL)
+        assert process.wait(1500) == 0, errors.read_text()
+    finally:
+        process.kill()
+        process.wait()
+    run: Run = bench.run("rayed")
+    require_same_weights(run, 4)
+    rows = [dict(each) for each in run.metrics()][1:]
+    assert sum(each["cluster/workers_restarted"] for each in rows) == 1
+    assert all(each["cluster/finished"] == each["cluster/asked"] for each in rows)
+    assert (run.path / "vllm-0.log").is_file()
+    assert not list((run.path / "weights").rglob("*.safetensors"))
+    assert set(serving(bench).split()) <= others

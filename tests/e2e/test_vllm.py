@@ -1,6 +1,7 @@
 """Real vLLM servers: repeated weight updates, and the loss of one of two servers."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -14,9 +15,10 @@ from transformers import PreTrainedModel
 
 from sleuth.engines.base import Completion, Sampling
 from sleuth.engines.servers.process import ServerProcess, start
-from sleuth.engines.servers.weights import DiskTransport
+from sleuth.engines.servers.weights import DiskTransport, describe_weights
 from sleuth.engines.vllm.dialect import Vllm
 from sleuth.engines.vllm.engine import VllmEngine
+from sleuth.engines.vllm.weight_sync import NcclTransport, group_info, ipc_update
 from sleuth.model.tokens import Tokens
 
 pytestmark = [pytest.mark.e2e, pytest.mark.vllm]
@@ -140,3 +142,43 @@ def test_all_episodes_finish_once_when_one_of_two_servers_is_killed(
         assert len(ids) == len(prompts[number]) + TURNS * LENGTH
         expected = logprobs(model, prompts[number], ids[len(prompts[number]) :])
         assert sampled == pytest.approx(expected, abs=NEAR)
+
+
+# In vLLM's environment: the classes into which its servers parse the messages of a weight transfer.
+PARSE = """
+import json, sys
+from vllm.config.weight_transfer import WeightTransferConfig
+from vllm.distributed.weight_transfer.ipc_engine import IPCWeightTransferInitInfo, IPCWeightTransferUpdateInfo
+from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferInitInfo, NCCLWeightTransferUpdateInfo
+given = json.load(sys.stdin)
+init = NCCLWeightTransferInitInfo(**given["group"])
+update = NCCLWeightTransferUpdateInfo(**given["update"])
+IPCWeightTransferInitInfo()
+handles = IPCWeightTransferUpdateInfo(**given["ipc"]).ipc_handles
+WeightTransferConfig(**given["config"])
+described = [update.names, update.dtype_names, update.shapes]
+print(json.dumps([list(init.nccl_unique_id_bytes), init.packed, *described, handles]))
+"""
+
+
+def test_messages_of_weight_transfers_are_parsed_by_vllm() -> None:
+    weights = {"head": torch.ones(2, 3), "norm": torch.ones(3).bfloat16()}
+    handles = [{"GPU": (1,)}, {"GPU": (2,)}]
+    given = {
+        "group": group_info(bytes(range(128)), 3),
+        "update": describe_weights(weights, "dtype_names"),
+        "ipc": ipc_update(weights, handles)["update_info"],
+        "config": json.loads(NcclTransport.options[1]),
+    }
+    ended = subprocess.run(
+        [str(Path(os.environ["SLEUTH_VLLM"]).with_name("python")), "-c", PARSE],
+        input=json.dumps(given),
+        env=os.environ | EXACT | {"VLLM_ALLOW_INSECURE_SERIALIZATION": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    described = [["head", "norm"], ["float32", "bfloat16"], [[2, 3], [3]]]
+    expected = [list(range(128)), False, *described, [{"GPU": [1]}, {"GPU": [2]}]]
+    assert json.loads(ended.stdout.splitlines()[-1]) == expected

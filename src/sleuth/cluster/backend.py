@@ -1,5 +1,6 @@
 """The rollout backend of a trainer rank: connects its learner to the rollout workers of the cluster."""
 
+import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,15 +20,18 @@ from sleuth.cluster.revival import Revival
 from sleuth.cluster.weights import ClusterWeights, WeightSender, open_worker
 from sleuth.cluster.worker import STATES
 from sleuth.config.tree import Config
+from sleuth.engines.build import EXCHANGE
 from sleuth.gateway.outside import build_runner
-from sleuth.model.policy import select_dtype
 from sleuth.retrieval.retriever import NullRetriever
 from sleuth.runs.run import Run
 from sleuth.train.backend import RolloutParts
 from sleuth.train.episodes import LocalEpisodes
 from sleuth.train.observer import RunObserver
+from sleuth.train.publish import sent_dtype
 from sleuth.train.ranks import Ranks
 from sleuth.train.step import Learner
+
+CLOSE_SECONDS = 60.0  # for the servers of the workers to stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +48,9 @@ class RayBackend:
         pool = WorkerPool(self.members, limit=config.concurrency, first=ranks.rank * len(self.members) // ranks.world)
         toolbox = Toolbox(NullRetriever(), config.retrieval.k, tools=tuple(tools))
         episodes = RayEpisodes(pool, toolbox, config.cluster.patience)
-        adapter = learner.policy.adapter is not None
-        dtype = None if adapter else select_dtype(config.model, learner.policy.device)
-        weights = ClusterWeights(dict(learner.policy.parameters()), dtype)
+        weights = ClusterWeights(dict(learner.policy.parameters()), sent_dtype(config, learner.policy))
         if ranks.rank == 0:
+            shutil.rmtree(run.path / EXCHANGE, ignore_errors=True)  # weights left by workers that were killed
             self._open(observer)
             weights.sender = WeightSender(pool, weights.buckets, learner.policy.device)
             weights.sender.require_reachable()
@@ -60,7 +63,13 @@ class RayBackend:
             actors = {member.name: member.handle for member in self.members}
             actors |= {f"{RETRIEVER} {number}": replica for number, replica in enumerate(self.replicas)}
             revival.kill_silent(actors, config.cluster.silence)
-        engine = RayEngine(episodes, revival.stop)
+
+        def close() -> None:
+            revival.stop()
+            if ranks.rank == 0 and config.engine.is_server:  # embedded engines end with their workers
+                ray_client.wait_all([member.handle.close.remote() for member in pool.current_members()], CLOSE_SECONDS)
+
+        engine = RayEngine(episodes, close)
         observer.log(
             f"rollout workers: {len(self.members)}, at most {config.concurrency:,} episodes in flight on each: with "
             "the same seed this run may not be repeatable bit for bit"
@@ -79,7 +88,7 @@ class RayBackend:
         """Let the replicas open the index, then the workers the model; raises their errors."""
         observer.begin("opening the rollout workers", len(self.members) + len(self.replicas))
         opened = ray_client.get([replica.open.remote() for replica in self.replicas])
-        opened += ray_client.get([member.handle.open.remote(member.replicas) for member in self.members])
+        opened += ray_client.get([member.handle.open.remote(member.replicas, member.number) for member in self.members])
         for failure in opened:
             if isinstance(failure, Failure):
                 failure.reraise()

@@ -30,10 +30,12 @@ from sleuth.cluster.retrievers import RetrieverReplica
 from sleuth.cluster.trainer import RankSpec, TrainerRank
 from sleuth.cluster.worker import RolloutWorker
 from sleuth.config import recipe
+from sleuth.config.cluster import ClusterConfig
 from sleuth.config.tree import Config
 from sleuth.errors import ConfigError
 from sleuth.runs.interruption import INTERRUPTION
 from sleuth.runs.run import Run
+from sleuth.train.backend import LOCAL, RolloutBackend
 from sleuth.train.guards import RESUME
 from sleuth.train.observer import RunObserver
 from sleuth.train.ranks import require_supported
@@ -46,11 +48,7 @@ THREADS = 4  # of a trainer rank: training, events, interrupts
 def require_supported_on_ray(config: Config) -> None:
     """Raise ConfigError if a setting does not work on a cluster."""
     require_supported(config, config.cluster.trainers)
-    if config.engine.is_server:
-        raise ConfigError(
-            f"engine.kind = {config.engine.kind} does not run on rollout workers; set engine.kind = paged, or "
-            "leave out --ray"
-        )
+    _require_supported_servers(config)
     if config.retrieval.record:
         raise ConfigError("retrieval.record = true needs one process, but every worker searches; leave out --ray")
     if config.engine.lockstep == "on":
@@ -61,6 +59,33 @@ def require_supported_on_ray(config: Config) -> None:
             f"cluster.retrievers = {config.cluster.retrievers} has no effect without a local index that the workers "
             "search; set it to 0"
         )
+
+
+def _require_supported_servers(config: Config) -> None:
+    engine, cluster = config.engine, config.cluster
+    if engine.url:
+        for name in ("rollouts", "rollout_gpus", "retrievers", "retriever_gpus"):
+            if name in cluster.model_fields_set:
+                raise ConfigError(
+                    f"cluster.{name} = {getattr(cluster, name)} has no effect with engine.url, because the trainer "
+                    "ranks run the episodes on those servers; remove it"
+                )
+    elif engine.weights == "collective":
+        raise ConfigError(
+            "engine.weights = collective needs engine.url on Ray: a rollout worker and its server share their GPUs; "
+            "set disk or device"
+        )
+    if cluster.rollout_gpus > 1 and (not engine.is_server or engine.weights == "device"):
+        raise ConfigError(
+            f"cluster.rollout_gpus = {cluster.rollout_gpus:g} needs engine.kind = vllm or sglang, whose servers run on "
+            f"several GPUs, with engine.weights = disk, not engine.kind = {engine.kind} with {engine.weights}; "
+            "lower it to 1, or change these"
+        )
+
+
+def _placed_roles(config: Config) -> ClusterConfig:
+    """The cluster settings with the actors that the run needs: none for rollouts on servers at addresses."""
+    return config.cluster.model_copy(update={"rollouts": 0, "retrievers": 0} if config.engine.url else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +110,7 @@ def place_actors(config: Config, address: str) -> Iterator[Placement]:
     """Connect to the cluster and reserve what the run needs; raises ConfigError if the cluster does not have it."""
     with ray_client.connected(address):
         nodes = ray_client.living_nodes()
-        places = plan_places(config.cluster, nodes)
+        places = plan_places(_placed_roles(config), nodes)
         wait = waiting_time(address, config.cluster.patience)
         if address == ray_client.LOCAL and (shortage := describe_shortage(places, nodes)):
             raise ConfigError(shortage)
@@ -125,7 +150,7 @@ def train_on_cluster(
         return folder, _follow(trainers, calls, observer)
 
 
-def _start_actors(config: Config, folder: Path, placement: Placement) -> tuple[list[Any], RayBackend]:
+def _start_actors(config: Config, folder: Path, placement: Placement) -> tuple[list[Any], RolloutBackend]:
     """Start all actors and wait until each runs; raises InputError or ConfigError if one cannot."""
     home, index = str(Path.cwd()), RunSources.of(config, Run(folder)).index
     restarts = config.cluster.restarts
@@ -137,6 +162,8 @@ def _start_actors(config: Config, folder: Path, placement: Placement) -> tuple[l
         greeting = ray_client.require_started(actor, place.name, config.cluster.patience)
         require_same_versions(place.name, greeting)
         greetings.append(greeting)
+    if config.engine.url:
+        return trainers, LOCAL
     members = [
         Member(number, worker, greeting, tuple(replicas))
         for number, (worker, greeting) in enumerate(zip(workers, greetings[len(trainers) :], strict=False))

@@ -4,14 +4,17 @@ Only this module and `ray_libraries` import ray.
 """
 
 import logging
+import os
 import re
 import socket
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from sleuth.errors import ConfigError, InputError, MissingExtra
+from sleuth.page.document import visible
 
 try:
     import ray
@@ -179,6 +182,12 @@ def wait(refs: Sequence[Any], timeout: float) -> list[Any]:
     return list(done)
 
 
+def wait_all(refs: Sequence[Any], timeout: float) -> None:
+    """Wait until all calls have ended, however they end, but at most `timeout` seconds."""
+    if refs:
+        ray.wait(list(refs), num_returns=len(refs), timeout=timeout)
+
+
 def put(value: Any) -> Any:
     return ray.put(value)
 
@@ -192,6 +201,17 @@ def cancel(ref: Any) -> None:
     """Cancel a call of an async actor; no-op if it has ended, or is not a call of Ray."""
     if ray is not None and isinstance(ref, ray.ObjectRef):
         ray.cancel(ref)
+
+
+def was_restarted() -> bool:
+    """Whether Ray has restarted the actor of this process."""
+    return bool(ray.get_runtime_context().was_current_actor_reconstructed)
+
+
+def leave(reason: str) -> NoReturn:
+    """End this process as lost, so that Ray restarts its actor."""
+    print(visible(reason), file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 def own_address() -> str:

@@ -11,12 +11,12 @@ from typing import Any
 
 from sleuth.cluster import ray_client
 from sleuth.cluster.actor import Failure, Greeting, enter, greet
-from sleuth.cluster.backend import RayBackend
 from sleuth.config.tree import Config
 from sleuth.errors import TrainingStopped, UserError
 from sleuth.model.memory import describe_out_of_memory
 from sleuth.runs.interruption import INTERRUPTION
 from sleuth.runs.run import Run
+from sleuth.train.backend import RolloutBackend
 from sleuth.train.observer import RunObserver, SilentObserver
 from sleuth.train.ranks import ALONE, Ranks, Torchrun, describe_disconnect
 from sleuth.train.session import train_session
@@ -76,7 +76,7 @@ class TrainerRank:
             return f"{host}:{probe.getsockname()[1]}"
 
     def train(
-        self, spec: RankSpec, begun: Run | Config, folder: Path, changes: Sequence[str], backend: RayBackend
+        self, spec: RankSpec, begun: Run | Config, folder: Path, changes: Sequence[str], backend: RolloutBackend
     ) -> Mapping[str, Any] | Failure | None:
         """Train to the end; return the summary on rank 0, or the error as a value."""
         os.environ["RANK"] = str(spec.rank)

@@ -20,13 +20,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
-from torch.distributed.tensor import DTensor
 
 from sleuth.cluster import ray_client
 from sleuth.cluster.actor import Failure, own_gpu
 from sleuth.cluster.pool import Member, WorkerPool
 from sleuth.errors import EngineFailure, InputError, TrainingStopped
 from sleuth.train.guards import RESUME
+from sleuth.train.publish import SentTotals
+from sleuth.train.sharding import gather_weights
 
 BUCKET_BYTES = 256 << 20
 GROUP_ATTEMPTS = 3
@@ -137,7 +138,7 @@ def read_objects(flats: Sequence[np.ndarray], buckets: Sequence[Bucket]) -> dict
 
 def open_worker(member: Member) -> None:
     """Let a worker load its model, unless it has; raises a user's error."""
-    failure = ray_client.get(member.handle.open.remote(member.replicas))
+    failure = ray_client.get(member.handle.open.remote(member.replicas, member.number))
     if isinstance(failure, Failure):
         failure.reraise()
 
@@ -155,7 +156,7 @@ class WeightSender:
         self._copies: list[Tensor] = []
         self._version: int | None = None
         self._lock = threading.RLock()
-        self.seconds, self.bytes = 0.0, 0
+        self._totals = SentTotals()
 
     def require_reachable(self) -> None:
         """Raise InputError if a worker cannot connect to this process."""
@@ -181,14 +182,14 @@ class WeightSender:
                 if self._group is not None and not broken:
                     try:
                         self._group.broadcast(flat_N.to(self._group.device))
-                        self.bytes += flat_N.nbytes * len(self._members)
+                        self._totals.bytes += flat_N.nbytes * len(self._members)
                     except RuntimeError:
                         broken = True
             self._version = version
             if broken:
                 self._group = None  # closes the connections, so that the workers stop waiting
             self._confirm(receives)
-        self.seconds += time.monotonic() - started
+        self._totals.seconds += time.monotonic() - started
 
     def catch_up(self, member: Member) -> None:
         """Give a worker that may have been restarted the current version, if any, and return it to the pool."""
@@ -197,15 +198,13 @@ class WeightSender:
             if self._version is not None:
                 refs = [ray_client.put(copy_N.view(torch.uint8).numpy()) for copy_N in self._copies]
                 ray_client.get(member.handle.load.remote(self._version, self._buckets, *refs))
-                self.bytes += sum(copy_N.nbytes for copy_N in self._copies)
+                self._totals.bytes += sum(copy_N.nbytes for copy_N in self._copies)
             self._pool.mark_up(member)
 
     def collect(self) -> dict[str, float]:
         """Return the metrics since the last call."""
         with self._lock:
-            found = {"cluster/weights_seconds": self.seconds, "cluster/weights_bytes": float(self.bytes)}
-            self.seconds, self.bytes = 0.0, 0
-        return found
+            return self._totals.collect()
 
     def _form_group(self, members: tuple[Member, ...]) -> None:
         """Form the next generation with these workers, leaving out those that do not come."""
@@ -293,14 +292,10 @@ class ClusterWeights:
                 raise TrainingStopped(f"{failure}; {RESUME}") from failure
         self._version = version
 
-    @torch.no_grad()
     def _gathered(self) -> Iterator[Tensor]:
         """Yield the concatenation of each bucket; collective if the weights are sharded."""
         for bucket in self.buckets:
-            parts = []
-            for entry in bucket:
-                weight = self._weights[entry.name].detach().to(entry.dtype)
-                whole = weight.full_tensor() if isinstance(weight, DTensor) else weight
-                if self.sender is not None:
-                    parts.append(whole.reshape(-1))
+            weights = {entry.name: self._weights[entry.name] for entry in bucket}
+            gathered = gather_weights(weights, bucket[0].dtype)
+            parts = [whole.reshape(-1) for _, whole in gathered if self.sender is not None]
             yield torch.cat(parts) if parts else torch.empty(0)

@@ -1,4 +1,4 @@
-"""The rollout worker: an embedded engine with its own weights, tools and retriever, as an async Ray actor."""
+"""The rollout worker: an engine with its own weights, tools and retriever, as an async Ray actor."""
 
 import asyncio
 import time
@@ -19,15 +19,12 @@ from sleuth.cluster import ray_client
 from sleuth.cluster.actor import Failure, Greeting, enter, greet
 from sleuth.cluster.retrievers import ReplicatedRetriever
 from sleuth.cluster.weights import BroadcastGroup, Bucket, GroupSpec, read_objects
+from sleuth.cluster.worker_engine import EmbeddedEngine, OwnServer, WorkerEngine
 from sleuth.config.tree import Config
-from sleuth.engines.base import Completion, Sampling, Session
-from sleuth.engines.build import embed_policy
-from sleuth.engines.paged.engine import PagedEngine
+from sleuth.engines.base import Completion, Sampling
 from sleuth.engines.paged.scheduler import EngineStats
-from sleuth.errors import EngineFailure, UserError
-from sleuth.model.policy import select_device
+from sleuth.errors import EngineFailure, TrainingStopped, UserError
 from sleuth.records import Trajectory
-from sleuth.train.models import load_policy
 
 Counts = TypeVar("Counts", Usage, EngineStats)
 
@@ -75,7 +72,7 @@ class RolloutWorker:
         enter(home)
         self._config, self._folder, self._index = config, folder, index
         self._agent: Agent | None = None
-        self._engine: PagedEngine | None = None
+        self._engine: WorkerEngine | None = None
         self._group: BroadcastGroup | None = None
         self._opening, self._has_weights = asyncio.Lock(), asyncio.Event()
         self._receiving = self._running = 0
@@ -85,7 +82,7 @@ class RolloutWorker:
     async def hello(self) -> Greeting:
         return greet()
 
-    async def open(self, replicas: Sequence[Any]) -> Failure | None:
+    async def open(self, replicas: Sequence[Any], number: int) -> Failure | None:
         """Load the model and open the index, or connect to its replicas, once; a user's error is returned.
 
         Not in the constructor: Ray could not restart an actor whose arguments hold handles of others.
@@ -94,22 +91,23 @@ class RolloutWorker:
             if self._agent is not None:
                 return None
             try:
-                self._agent = await asyncio.to_thread(self._load, replicas)
-            except UserError as error:
+                self._agent = await asyncio.to_thread(self._load, replicas, number)
+            except (UserError, TrainingStopped) as error:
                 return Failure.of(error)
         self._sampler = asyncio.create_task(self._sample_states())
         return None
 
-    def _load(self, replicas: Sequence[Any]) -> Agent:
+    def _load(self, replicas: Sequence[Any], number: int) -> Agent:
         config = self._config
         if not replicas:
             require_search(config)
-        policy = load_policy(config, select_device())
-        policy.model.requires_grad_(False)
-        # Episodes come one at a time from several trainers: no batch could be repeated by waiting.
-        self._engine = engine = embed_policy(config, policy, lockstep=False)
+        is_server = config.engine.is_server
+        engine = OwnServer.start(config, self._folder, number) if is_server else EmbeddedEngine.load(config)
+        self._engine = engine
         retriever = ReplicatedRetriever(replicas, config.cluster.patience) if replicas else None
-        return build_agent(config, engine, policy.tokens, self._index, self._folder / SEARCHES, retriever=retriever)
+        return build_agent(
+            config, engine.engine, engine.tokens, self._index, self._folder / SEARCHES, retriever=retriever
+        )
 
     async def ready(self) -> None:
         """Return once the worker has weights to sample with."""
@@ -126,6 +124,7 @@ class RolloutWorker:
         """Run an episode to its end."""
         await self._has_weights.wait()
         assert self._agent is not None  # noqa: S101  it has weights
+        assert self._engine is not None  # noqa: S101  it has weights
         self._running += 1
         try:
             trajectory: Trajectory | Failure = await self._agent.run(task, order)
@@ -133,7 +132,8 @@ class RolloutWorker:
             trajectory = Failure.of(error)
         finally:
             self._running -= 1
-        return Reply(attempt, trajectory, self._usage.take(self._agent))
+        self._leave_if_dead()
+        return Reply(attempt, trajectory, self._usage.take(self._agent, self._engine.stats))
 
     async def generate(self, ids: Sequence[int], sampling: Sampling, priority: int) -> Completion | str:
         """Sample a continuation for an agent that runs elsewhere; a failure of the engine is returned as text."""
@@ -141,8 +141,10 @@ class RolloutWorker:
         assert self._engine is not None  # noqa: S101  it has weights
         self._running += 1
         try:
-            return await self._engine.generate(ids, sampling, Session(priority))
+            with self._engine.engine.session(priority) as session:
+                return await self._engine.engine.generate(ids, sampling, session)
         except EngineFailure as failure:
+            self._leave_if_dead()
             return str(failure)
         finally:
             self._running -= 1
@@ -173,15 +175,32 @@ class RolloutWorker:
         self._receiving += 1
         try:
             await asyncio.to_thread(lambda: engine.publish(weights(), version, keep_cache=keep_cache))
+        except EngineFailure:
+            self._leave_if_dead()
+            raise
         finally:
             self._receiving -= 1
         self._has_weights.set()
 
+    async def close(self) -> None:
+        """Stop the server of this worker, if it has one, at the end of the run."""
+        if self._sampler is not None:
+            self._sampler.cancel()
+        if self._engine is not None:
+            await asyncio.to_thread(self._engine.stop)
+
+    def _leave_if_dead(self) -> None:
+        """End this worker if its server is lost: Ray restarts it, and its episodes are asked again."""
+        if self._engine is not None and not self._engine.is_alive:
+            self._engine.stop()
+            ray_client.leave("the server of this rollout worker is lost; the worker restarts with a new one")
+
     async def _sample_states(self) -> None:
-        """Sum the seconds in each state, sampled at short intervals."""
+        """Sum the seconds in each state, sampled at short intervals, and notice the loss of the server."""
         before = time.monotonic()
         while True:
             await asyncio.sleep(SAMPLE_SECONDS)
+            self._leave_if_dead()
             now = time.monotonic()
             self._usage.seconds[self._state()] += now - before
             before = now
@@ -203,12 +222,11 @@ class _UsageMeter:
         self._stats, self._searches = EngineStats(), Usage()
         self._tools: dict[str, Usage] = {}
 
-    def take(self, agent: Agent) -> WorkerUsage:
+    def take(self, agent: Agent, stats: EngineStats) -> WorkerUsage:
         """Return what happened since the last call."""
-        engine, tools = agent.engine, agent.tools
-        assert isinstance(engine, PagedEngine)  # noqa: S101  the worker embeds it
+        tools = agent.tools
         usage = WorkerUsage(
-            difference(engine.stats, self._stats),
+            difference(stats, self._stats),
             difference(tools.searches, self._searches),
             {name: difference(each, self._tools.get(name, Usage())) for name, each in tools.usage.items()},
             dict(self.seconds),

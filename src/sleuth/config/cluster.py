@@ -2,11 +2,19 @@
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from sleuth.config.section import NonNegativeInt, PositiveInt, Section
 
+
+def _whole_above_one(gpus: float) -> float:
+    if gpus > 1 and not gpus.is_integer():
+        raise ValueError(f"{gpus:g} GPUs are more than one and not a whole number, as Ray requires; round it")
+    return gpus
+
+
 GpuShare = Annotated[float, Field(ge=0, le=1)]
+ServerGpus = Annotated[float, Field(ge=0, le=64), AfterValidator(_whole_above_one)]
 Actors = Annotated[int, Field(gt=0, le=4096)]
 
 
@@ -19,8 +27,9 @@ class ClusterConfig(Section):
     """Retriever replicas, each with the index; 0: every rollout worker opens the index itself."""
     trainer_gpus: GpuShare = 1.0
     """GPU share of a trainer rank; below 1, others share its GPU. Ignored on a cluster without GPUs."""
-    rollout_gpus: GpuShare = 1.0
-    """GPU share of a rollout worker. Ignored on a cluster without GPUs."""
+    rollout_gpus: ServerGpus = 1.0
+    """GPU share of a rollout worker; with engine.kind = vllm or sglang also several, which its server uses by tensor
+    parallelism. Ignored on a cluster without GPUs."""
     retriever_gpus: GpuShare = 0.0
     """GPU share of a retriever replica. Ignored on a cluster without GPUs."""
     cpus: Annotated[float, Field(gt=0, le=1024)] = 1.0

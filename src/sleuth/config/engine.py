@@ -23,8 +23,8 @@ class EngineConfig(Section):
     """vllm, sglang without url: command that starts a server; add options at its end. Default: vllm serve, or python -m
     sglang.launch_server --enable-deterministic-inference."""
     weights: Literal["disk", "device", "collective"] = "disk"
-    """vllm, sglang: weight sync through a shared folder, or through the memory of a shared GPU; sglang: or by broadcast
-    in a process group (NCCL, gloo)."""
+    """vllm, sglang: weight sync through a shared folder, through the memory of a shared GPU, or by broadcast in a
+    process group (NCCL; sglang: gloo on CPUs)."""
     exchange: str | None = None
     """vllm, sglang: the shared folder, at the same path for all servers. Default: inside the run folder."""
     in_flight: InFlight | None = None
@@ -101,8 +101,6 @@ class EngineConfig(Section):
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
-        if self.kind == "vllm" and self.weights == "collective":
-            raise ValueError("weights = collective is for kind = sglang; use disk or device")
         if self.kind == "sglang" and self.in_flight == "pause":
             raise ValueError(
                 "in_flight = pause is for kind = vllm, because SGLang cannot drop the cache of paused requests; use "

@@ -163,10 +163,11 @@ class Config(Section):
                 "engine.lockstep = on cannot repeat a run with train.mode = async, whose weights change while episodes "
                 "run; remove it, or set train.staleness = 0"
             )
-        if self.engine.is_server and self.model.lora.rank:
+        if self.model.lora.rank and (self.engine.kind == "sglang" or self.engine.weights != "disk"):
             raise ValueError(
-                f"model.lora.rank = {self.model.lora.rank} trains adapters, but engine.kind = {self.engine.kind} takes "
-                "full weights only; set model.lora.rank = 0, or engine.kind = paged"
+                f"model.lora.rank = {self.model.lora.rank} trains adapters, but engine.kind = {self.engine.kind} with "
+                f"engine.weights = {self.engine.weights} takes full weights only; set engine.kind = vllm with "
+                "engine.weights = disk, or engine.kind = paged, or model.lora.rank = 0"
             )
         return self
 

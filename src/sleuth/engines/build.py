@@ -2,9 +2,12 @@
 
 import asyncio
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
+
+import torch
 
 from sleuth.config.hooks import IMPORT
 from sleuth.config.tree import Config
@@ -16,6 +19,7 @@ from sleuth.engines.servers.weights import DiskTransport, WeightTransport
 from sleuth.engines.sglang.engine import SglangEngine
 from sleuth.engines.vllm.engine import VllmEngine
 from sleuth.errors import EngineFailure, InputError
+from sleuth.model.lora import LoRA
 from sleuth.model.policy import Policy, select_device, select_dtype
 from sleuth.model.tokens import Tokens
 from sleuth.runs import checksums
@@ -94,20 +98,37 @@ def load_engine(config: Config, weights: Path, *, lockstep: bool | None = None) 
     return servers, tokens
 
 
-def connect_servers(config: Config, tokens: Tokens, model: Path, folder: Path, *, training: bool) -> ServerEngine:
-    """Connect to the servers of `engine.kind` at `engine.url`, or start one with its log in `folder`.
+def connect_servers(
+    config: Config,
+    tokens: Tokens,
+    model: Path,
+    folder: Path,
+    *,
+    training: bool,
+    addresses: Sequence[str] = (),
+    worker: int | None = None,
+    adapter: LoRA | None = None,
+) -> ServerEngine:
+    """Connect to servers of `engine.kind` at `addresses` or `engine.url`, or start one with its log in `folder`.
 
-    With `training`, the engine can publish weights. Raises EngineFailure if a server does not start.
+    With `training`, the engine can publish weights, or an `adapter` alone. `worker` is the number of the rollout worker
+    that owns the server, which then uses all GPUs of the worker. Raises EngineFailure if a server does not start.
     """
     settings, kind, context = config.engine, SERVER_ENGINES[config.engine.kind], config.agent.context_tokens
+    label = "" if worker is None else f"-{worker}"
     transport: WeightTransport | None = None
     if training and settings.weights == "disk":
-        transport = DiskTransport(Path(settings.exchange) if settings.exchange is not None else folder / EXCHANGE)
+        exchange = Path(settings.exchange) if settings.exchange is not None else folder / EXCHANGE
+        transport = DiskTransport(exchange if worker is None else exchange / f"worker{label}", adapter)
     elif training:
         transport = kind.transports[settings.weights]()
-    process = None if settings.url else _start_server(config, kind, model, folder, transport)
+    addresses = addresses or settings.addresses
+    process = None
+    if not addresses:
+        log = folder / f"{settings.kind}{label}.log"
+        process = _start_server(config, kind, model, log, transport, 1 if worker is None else torch.cuda.device_count())
     engine = kind(
-        settings.addresses if process is None else [process.address],
+        addresses if process is None else [process.address],
         tokens,
         context=context,
         slots=settings.slots,
@@ -115,25 +136,34 @@ def connect_servers(config: Config, tokens: Tokens, model: Path, folder: Path, *
         transport=transport,
         in_flight=settings.in_flight_mode,
         process=process,
+        adapter=adapter is not None,
     )
     try:
         return asyncio.run(engine.connect())
-    except EngineFailure as failure:
-        raise InputError(str(failure)) from failure
+    except BaseException as error:
+        if process is not None:
+            process.stop()
+        if isinstance(error, EngineFailure):
+            raise InputError(str(error)) from error
+        raise
 
 
 def _start_server(
-    config: Config, kind: type[ServerEngine], model: Path, folder: Path, transport: WeightTransport | None
+    config: Config, kind: type[ServerEngine], model: Path, log: Path, transport: WeightTransport | None, gpus: int
 ) -> ServerProcess:
     settings, dialect = config.engine, kind.dialect
     options = [dialect.memory_option, str(settings.memory), *(transport.options if transport else ())]
     if settings.prefill_tokens is not None:
         options += [dialect.prefill_option, str(settings.prefill_tokens)]
+    if gpus > 1:
+        options += [dialect.parallel_option, str(gpus)]
+    if config.model.lora.rank and transport is not None:
+        options += dialect.adapter_options(config.model.lora.rank)
     return start(
         dialect,
         shlex.split(settings.launch_command),
         model,
-        folder / f"{settings.kind}.log",
+        log,
         context=config.agent.context_tokens,
         slots=settings.slots,
         dtype=str(select_dtype(config.model, select_device())).removeprefix("torch."),

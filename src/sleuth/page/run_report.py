@@ -68,14 +68,14 @@ _WAITING = (  # in asynchronous training: the seconds of waiting, their label, a
 )
 _WORKER_STATES = {"busy": "busy", "waiting_search": "search", "waiting_weights": "weights", "idle": "idle"}
 _WORKER_TOTALS = {
-    "asked": "episodes asked",
-    "finished": "episodes finished",
-    "retried": "episodes retried",
-    "lost": "episodes lost with their worker",
-    "workers_lost": "workers lost",
-    "workers_restarted": "workers restarted",
-    "weights_seconds": "seconds of sending weights",
-    "weights_bytes": "bytes of weights sent",
+    "cluster/asked": "episodes asked",
+    "cluster/finished": "episodes finished",
+    "cluster/retried": "episodes retried",
+    "cluster/lost": "episodes lost with their worker",
+    "cluster/workers_lost": "workers lost",
+    "cluster/workers_restarted": "workers restarted",
+    "weights/seconds": "seconds of sending weights",
+    "weights/bytes": "bytes of weights sent",
 }
 _TRENDS = (
     ("Reward", "reward/mean"),
@@ -373,7 +373,7 @@ def outside_agent(rows: Rows) -> Iterator[Html]:
 
 def rollout_workers(rows: Rows) -> Iterator[Html]:
     """Yield totals of the workers of a cluster, and their time by state as shares of each step."""
-    totals = {key: sum(value for value in _column(rows, f"cluster/{key}")[1] if value) for key in _WORKER_TOTALS}
+    totals = {key: sum(value for value in _column(rows, key)[1] if value) for key in _WORKER_TOTALS}
     series = [
         Series(label, *_column(rows, f"cluster/{state}"), colour=colour)
         for colour, (state, label) in enumerate(_WORKER_STATES.items())

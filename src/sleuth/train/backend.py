@@ -1,7 +1,7 @@
 """The rollout backend: engine, publisher, agent and episodes of a run, in this process or elsewhere."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -15,7 +15,7 @@ from sleuth.gateway.outside import OutsideAgent, build_runner
 from sleuth.runs.run import Run
 from sleuth.train.episodes import EpisodeRunner, LocalEpisodes
 from sleuth.train.observer import RunObserver
-from sleuth.train.publish import Publisher, build_engine
+from sleuth.train.publish import Publisher, SentWeights, build_engine
 from sleuth.train.step import Learner
 
 
@@ -50,7 +50,11 @@ class LocalBackend:
         engine, publisher = build_engine(config, learner, run.path)
         observer.log(Lockstep.resolve(config, learner.policy.device.type).line(config.concurrency))
         agent = build_runner(config, engine, learner.policy.tokens, index, run.path / SEARCHES, tools)
-        return RolloutParts(engine, publisher, agent, LocalEpisodes(agent, config.concurrency), config.concurrency)
+        episodes = LocalEpisodes(agent, config.concurrency)
+        parts = RolloutParts(engine, publisher, agent, episodes, config.concurrency)
+        if isinstance(publisher, SentWeights):
+            return replace(parts, metrics=lambda _: publisher.totals.collect())
+        return parts
 
 
 LOCAL = LocalBackend()

@@ -26,9 +26,14 @@ from sleuth.train.sharding import shard, shard_policy
 
 def load_policy(config: Config, device: torch.device) -> Policy:
     """Load the policy from `model.policy`, with a new adapter if LoRA is enabled."""
+    model = recipe.resolve_policy(config.model.policy)
+    return Policy.load(model, device, select_dtype(config.model, device), make_adapter(config))
+
+
+def make_adapter(config: Config) -> LoRA | None:
+    """Return the LoRA adapter of the settings, None without LoRA."""
     lora = config.model.lora
-    adapter = LoRA(lora.rank, lora.alpha, lora.targets, config.train.seed) if lora.rank else None
-    return Policy.load(recipe.resolve_policy(config.model.policy), device, select_dtype(config.model, device), adapter)
+    return LoRA(lora.rank, lora.alpha, lora.targets, config.train.seed) if lora.rank else None
 
 
 def load_trained_policy(config: Config, ranks: Ranks) -> Policy:

@@ -151,11 +151,6 @@ def require_supported(config: Config, world: int) -> None:
             f"train.questions = {config.train.questions} is not divisible by {world} processes; "
             f"choose a multiple of {world}, or another --nproc"
         )
-    if config.engine.is_server and world > 1:
-        raise ConfigError(
-            f"engine.kind = {config.engine.kind} supports one training process, not {world}; leave out --nproc, or "
-            "set engine.kind = paged"
-        )
     if config.retrieval.record and world > 1:
         raise ConfigError(
             f"retrieval.record = true supports one process, but {world} would write the same file; leave out --nproc"

@@ -5,7 +5,7 @@ Collectives run inside the forward and backward passes, so ranks with fewer pack
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from heapq import heapreplace
 from typing import Any
@@ -82,6 +82,14 @@ def score_rows(
     copies = [(index, part.cpu() if part.is_cuda else part.clone()) for index, part in mine]
     values = dict(pair for theirs in ranks.gather(copies, "the logprobs of a batch") for pair in theirs)
     return [values[index] for index in range(len(rows))]
+
+
+@torch.no_grad()
+def gather_weights(weights: Mapping[str, Tensor], dtype: torch.dtype | None) -> Iterator[tuple[str, Tensor]]:
+    """Yield each weight whole, in `dtype` if given; collective if the weights are sharded."""
+    for name, weight in weights.items():
+        converted = weight.detach().to(dtype or weight.dtype)
+        yield name, converted.full_tensor() if isinstance(converted, DTensor) else converted
 
 
 def shard_policy(policy: Policy, ranks: Ranks) -> Policy:

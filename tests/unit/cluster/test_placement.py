@@ -49,18 +49,32 @@ def test_placement_has_a_line_for_each_machine() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "fact"),
+    ("changes", "fact"),
     [
-        ("engine.kind=vllm", "engine.kind = vllm"),
-        ("retrieval.record=true", "retrieval.record"),
-        ("engine.lockstep=on", "engine.lockstep"),
-        ("cluster.trainers=3", "train.questions = 16"),
+        (["retrieval.record=true"], "retrieval.record"),
+        (["engine.lockstep=on"], "engine.lockstep"),
+        (["cluster.trainers=3"], "train.questions = 16"),
+        (["cluster.rollout_gpus=2"], "rollout_gpus = 2"),
+        (["engine.kind=vllm", "engine.weights=device", "cluster.rollout_gpus=2"], "engine.weights = disk"),
+        (["engine.kind=sglang", "engine.weights=collective"], "engine.url"),
+        (["engine.kind=vllm", "engine.url=http://a:1", "cluster.rollouts=2"], "cluster.rollouts = 2"),
     ],
 )
-def test_settings_that_do_not_work_on_a_cluster(change: str, fact: str) -> None:
-    require_supported_on_ray(recipe.load("quickstart", ["cluster.retrievers=2"]))
+def test_settings_that_do_not_work_on_a_cluster(changes: list[str], fact: str) -> None:
     with pytest.raises(ConfigError, match=fact):
-        require_supported_on_ray(recipe.load("quickstart", [change]))
+        require_supported_on_ray(recipe.load("quickstart", changes))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ["cluster.retrievers=2"],
+        ["engine.kind=vllm", "cluster.rollout_gpus=2"],
+        ["engine.kind=sglang", "engine.weights=collective", "engine.url=http://a:1", "cluster.trainers=2"],
+    ],
+)
+def test_settings_that_work_on_a_cluster(changes: list[str]) -> None:
+    require_supported_on_ray(recipe.load("quickstart", changes))
 
 
 @pytest.mark.parametrize(

@@ -339,17 +339,21 @@ USELESS: dict[str, tuple[Knobs, str]] = {
         {"engine": {"kind": "sglang", "url": "http://a:1", "in_flight": "pause"}},
         "in_flight = pause is for kind = vllm; use finish or abort",
     ),
-    "engine.weights, vllm": (
-        {"engine": {"kind": "vllm", "weights": "collective"}},
-        "weights = collective is for kind = sglang; use disk or device",
-    ),
     "engine.exchange, by broadcast": (
         {"engine": {"kind": "sglang", "weights": "collective", "exchange": "e"}},
         "exchange has no effect with engine.weights = collective; remove it",
     ),
-    "lora, vllm": (
-        {"engine": {"kind": "vllm"}, "model": {"lora": {"rank": 8}}},
-        "model.lora.rank = 8 trains adapters, and engine.kind = vllm is sent whole weights only; train the whole model",
+    "lora, sglang": (
+        {"engine": {"kind": "sglang"}, "model": {"lora": {"rank": 8}}},
+        "model.lora.rank = 8 trains adapters, but engine.kind = sglang takes full weights only; set engine.kind = vllm",
+    ),
+    "lora, vllm by broadcast": (
+        {"engine": {"kind": "vllm", "weights": "collective"}, "model": {"lora": {"rank": 8}}},
+        "model.lora.rank = 8 trains adapters, but engine.weights = collective takes full weights only; use disk",
+    ),
+    "cluster.rollout_gpus": (
+        {"cluster": {"rollout_gpus": 1.5}},
+        "1.5 GPUs are more than one and not a whole number",
     ),
     "keep_best": (
         {"train": {"keep_best": True}},

@@ -10,6 +10,7 @@ from sleuth.engines.servers.completion import Chunk, PartialCompletion
 from sleuth.engines.servers.process import Launcher
 from sleuth.engines.servers.weights import Control, Load
 
+ADAPTER_NAME = "sleuth-adapter"
 Versions = tuple[tuple[int, ...], tuple[int, ...]]  # oldest and newest
 Request = Callable[[str, str, Mapping[str, Any] | None], Awaitable[Any]]  # method, path, body
 
@@ -42,6 +43,7 @@ class Dialect(Launcher, Protocol):
     missing_remedy: str
     memory_option: str
     prefill_option: str
+    parallel_option: str
 
     async def describe(self, request: Request) -> Served:
         """Ask a server for its version, model and context length; raises ConfigError if it cannot be used."""
@@ -69,6 +71,14 @@ class Dialect(Launcher, Protocol):
 
     def load_folder(self, control: Control, folder: Path) -> None:
         """Make a server load the weights of a model folder."""
+        ...
+
+    def adapter_options(self, rank: int) -> Sequence[str]:
+        """Return the options with which a server accepts adapters of a rank."""
+        ...
+
+    def load_adapter(self, control: Control, folder: Path) -> None:
+        """Make a server load the adapter of a PEFT folder, in place of an earlier one, under ADAPTER_NAME."""
         ...
 
     def update_weights(self, control: Control, load: Load, in_flight: InFlight, name: str) -> None:

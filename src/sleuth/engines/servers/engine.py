@@ -20,7 +20,7 @@ from sleuth.engines.base import Completion, OnTokens, Sampling, Session
 from sleuth.engines.servers import checks
 from sleuth.engines.servers.client import ServerClient, ServerLost
 from sleuth.engines.servers.completion import PartialCompletion
-from sleuth.engines.servers.dialect import Dialect
+from sleuth.engines.servers.dialect import ADAPTER_NAME, Dialect
 from sleuth.engines.servers.process import ServerProcess
 from sleuth.engines.servers.weights import Load, WeightTransport, sync_weights
 from sleuth.errors import ConfigError, EngineFailure
@@ -82,6 +82,7 @@ class ServerEngine:
     an update: `finish` completes them on the old weights; `pause` and `abort` resume ours on the new ones, and `abort`
     ends those of other clients. `eos_ids` end a text, like those the server knows. `process` is stopped by
     `close`. A call that gets no token for `token_timeout` seconds is retried, for twice that time.
+    With `adapter`, published weights are a LoRA adapter, with which the servers sample from then on.
     A subclass sets the kind of server, and the ways other than through a folder to send weights to it.
     """
 
@@ -100,6 +101,7 @@ class ServerEngine:
         transport: WeightTransport | None = None,
         in_flight: InFlight = "pause",
         process: ServerProcess | None = None,
+        adapter: bool = False,
     ) -> None:
         clients = [
             ServerClient(each, self.dialect, slots=slots, token_timeout=token_timeout)
@@ -112,7 +114,7 @@ class ServerEngine:
         self._version, self._epoch, self._retry_timeout = 0, 0, 2 * token_timeout
         self._publishing = threading.Lock()
         self._closed = False
-        self._model = ""
+        self._model, self._adapter = "", adapter
         self._name = f"sleuth-{token_hex(4)}"  # distinguishes weights from those of other clients
 
     async def connect(self) -> Self:
@@ -123,6 +125,20 @@ class ServerEngine:
             # Later calls may run in another event loop.
             await self._router.disconnect()
         return self
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Addresses of the servers in use."""
+        return tuple(client.address for client in self._router.clients)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether a server is left, and the one that this engine started, if any, still runs."""
+        return bool(self._router.clients) and (self._process is None or self._process.is_running)
+
+    def weights_name(self, version: int) -> str:
+        """The name under which this engine sends a version to servers that report one."""
+        return f"{self._name}-{version}"
 
     @property
     def lost(self) -> Mapping[str, str]:
@@ -168,14 +184,44 @@ class ServerEngine:
         return partial.completion()
 
     def publish(self, weights: "Mapping[str, Tensor] | None", version: int) -> None:
-        if weights is not None and self._transport is None:
+        if weights is None:
+            with self._publishing:
+                self._version = version
+            return
+        with self.updating(version):
+            self.send(weights, version)
+
+    @contextmanager
+    def updating(self, version: int) -> Iterator[None]:
+        """Hold back requests while the servers switch to a version; those in flight continue as `in_flight` says."""
+        with self._publishing:
+            # Before the servers change, so that no later token is attributed to the old weights.
+            self._epoch += 1
+            yield
+            self._version = version
+
+    def send(self, weights: "Mapping[str, Tensor]", version: int) -> None:
+        """Send a version to all servers, inside `updating`; raises EngineFailure if it reaches none."""
+        if self._transport is None:
             raise EngineFailure(
                 f"weights cannot be published to {self.dialect.name} servers without a transport; pass one to connect"
             )
-        with self._publishing:
-            if weights is not None and self._transport is not None:
-                self._update_weights(self._transport.prepare(weights, version), version)
-            self._version = version
+        self._update_weights(self._transport.prepare(weights, version), version)
+        self._use_adapter()
+
+    def adopt(self, lost: Mapping[str, str], weights: str) -> None:
+        """Follow an update by another process: leave out the servers that it lost; the others have its `weights`."""
+        self.remove(lost)
+        self._use_adapter()
+        for client in self._router.clients:
+            client.weights = weights if client.weights is not None else None
+
+    def remove(self, lost: Mapping[str, str]) -> None:
+        """Stop using servers that another process lost."""
+        for client in list(self._router.clients):
+            if client.address in lost:
+                self._router.remove(client, lost[client.address])
+        self._router.require_one()
 
     def require_tied_head(self, weights: "Mapping[str, Tensor]", embedding: str) -> None:
         """Raise ConfigError if a tied head ignores updates of the embedding; leaves shifted weights on the servers.
@@ -183,7 +229,8 @@ class ServerEngine:
         Shifts the embedding by one row, so that each token takes its predecessor's meaning; the caller must publish the
         weights again. vLLM on a CPU keeps a copy of the tied head, so its outputs do not shift with the inputs.
         """
-        addresses, prompt = [client.address for client in self._router.clients], checks.HEAD_PROMPT
+        self.publish(weights, self._version)  # the servers may have others
+        addresses, prompt = self.addresses, checks.HEAD_PROMPT
         before = {each: checks.request_top_logprobs(each, self.dialect, self._model, prompt) for each in addresses}
         self.publish({**weights, embedding: weights[embedding].detach().roll(1, 0)}, self._version)
         for address in addresses:
@@ -196,13 +243,17 @@ class ServerEngine:
 
     def load(self, folder: Path, version: int = 0) -> None:
         """Load the weights of a model folder that the servers can read at the same path."""
-        with self._publishing:
+        with self.updating(version):
             self._update_weights(lambda control: control.load_folder(folder), version)
-            self._version = version
 
     async def close(self) -> None:
         self._closed = True
         await self._router.disconnect()
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop the server that this engine started, if any, and free what was kept for the servers."""
+        self._closed = True
         if self._transport is not None:
             self._transport.close()
         if self._process is not None:
@@ -255,10 +306,12 @@ class ServerEngine:
                     return None
         return None if epoch != self._epoch else f"{client.address}: the stream ended before the completion"
 
+    def _use_adapter(self) -> None:
+        if self._adapter:
+            self._model = ADAPTER_NAME
+
     def _update_weights(self, load: Load, version: int) -> None:
-        clients, name = list(self._router.clients), f"{self._name}-{version}"
-        # Before the servers change, so that no later token is attributed to the old weights.
-        self._epoch += 1
+        clients, name = list(self._router.clients), self.weights_name(version)
 
         def update(client: ServerClient) -> None:
             try:

@@ -61,6 +61,10 @@ class ServerProcess:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    @property
+    def is_running(self) -> bool:
+        return self.supervisor.poll() is None
+
     def stop(self) -> None:
         """Stop the server and wait until all its processes have ended."""
         if self.supervisor.stdin is not None:
@@ -92,6 +96,8 @@ def start(
     settings = [str(part) for pair in common.items() for part in pair]
     end = launcher.command_end(command)
     words = [*command[:end], *launcher.arguments(model, context, slots), *settings, *options, *command[end:]]
+    if log.exists():  # of a server that this one replaces: it may say why
+        log.replace(log.with_suffix(".old.log"))
     with log.open("wb") as out:
         process = subprocess.Popen(  # noqa: S603  the user's own command
             [sys.executable, "-m", "sleuth.engines.servers.process", *words],

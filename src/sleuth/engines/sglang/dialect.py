@@ -49,6 +49,7 @@ class Sglang:
     )
     memory_option = "--mem-fraction-static"
     prefill_option = "--chunked-prefill-size"
+    parallel_option = "--tp-size"
 
     def command_end(self, command: Sequence[str]) -> int:
         return next(place for place, word in enumerate(command, 1) if word in ENTRY_WORDS["sglang"])
@@ -134,6 +135,12 @@ class Sglang:
 
     def load_folder(self, control: Control, folder: Path) -> None:
         control.post("/update_weights_from_disk", {"model_path": str(folder), "flush_cache": False})
+
+    def adapter_options(self, rank: int) -> Sequence[str]:  # noqa: ARG002
+        return ()
+
+    def load_adapter(self, control: Control, folder: Path) -> None:  # noqa: ARG002
+        raise EngineFailure("adapters are not sent to SGLang servers; use engine.kind = vllm, or model.lora.rank = 0")
 
     def update_weights(self, control: Control, load: Load, in_flight: InFlight, name: str) -> None:
         # With `finish`, the update itself waits until running requests have ended.

@@ -4,13 +4,11 @@ import base64
 import io
 import pickle
 import socket
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from secrets import token_hex
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx
 import torch
@@ -18,11 +16,10 @@ from torch import Tensor, distributed
 from torch.distributed import TCPStore, distributed_c10d  # type: ignore[attr-defined]
 from torch.multiprocessing import reductions
 
-from sleuth.engines.servers.weights import Control, Load, require_cuda
+from sleuth.engines.servers.weights import Control, Load, describe_weights, require_cuda, run_during
 
 DEVICE_ARGUMENT = 6  # of rebuild_cuda_tensor: the device, which SGLang accepts as a UUID too
 GROUP_TIMEOUT = timedelta(minutes=10)
-Result = TypeVar("Result")
 NO_ENVIRONMENT: Mapping[str, str] = MappingProxyType({})
 
 
@@ -33,7 +30,7 @@ class TensorTransport:
     environment = NO_ENVIRONMENT
 
     def prepare(self, weights: Mapping[str, Tensor], version: int) -> Load:  # noqa: ARG002  nothing is kept by version
-        require_cuda(weights)
+        require_cuda(weights, "device")
         held = {name: weight.detach().contiguous() for name, weight in weights.items()}
 
         def load(control: Control) -> None:
@@ -90,13 +87,7 @@ class CollectiveTransport:
             if control.address not in self._groups:
                 self._groups[control.address] = _join(control, "nccl" if device.type == "cuda" else "gloo")
             name, group = self._groups[control.address]
-            body = {
-                "names": list(held),
-                "dtypes": [str(weight.dtype).removeprefix("torch.") for weight in held.values()],
-                "shapes": [list(weight.shape) for weight in held.values()],
-                "group_name": name,
-                "flush_cache": False,
-            }
+            body = {**describe_weights(held, "dtypes"), "group_name": name, "flush_cache": False}
 
             def broadcast() -> None:
                 for weight in held.values():
@@ -104,7 +95,7 @@ class CollectiveTransport:
                 if device.type == "cuda":
                     torch.cuda.synchronize(device)
 
-            _during(broadcast, lambda: control.post("/update_weights_from_distributed", body))
+            run_during(broadcast, lambda: control.post("/update_weights_from_distributed", body))
 
         return load
 
@@ -135,25 +126,7 @@ def _join(control: Control, backend: str) -> tuple[str, distributed.ProcessGroup
         return group
 
     body |= {"group_name": name, "backend": backend}
-    return name, _during(form, lambda: control.post("/init_weights_update_group", body))
-
-
-def _during(ours: Callable[[], Result], theirs: Callable[[], object]) -> Result:
-    """Run our part of a collective operation during the request for the server's part, and return its result.
-
-    If the request fails, our part is left to its timeout, because nothing can interrupt it.
-    """
-    done: Future[Result] = Future()
-
-    def run() -> None:
-        try:
-            done.set_result(ours())
-        except BaseException as error:
-            done.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    theirs()
-    return done.result()
+    return name, run_during(form, lambda: control.post("/init_weights_update_group", body))
 
 
 def _own_address(server: str) -> str:

@@ -11,12 +11,13 @@ from typing import Any
 
 from sleuth.config.engine import ENTRY_WORDS, InFlight
 from sleuth.engines.servers.completion import Chunk, PartialCompletion, is_truncated
-from sleuth.engines.servers.dialect import Request, Served, Versions
+from sleuth.engines.servers.dialect import ADAPTER_NAME, Request, Served, Versions
 from sleuth.engines.servers.weights import Control, Load
 from sleuth.errors import EngineFailure
 
 SEEDS = 2**63  # vLLM takes 63-bit seeds; larger ones would become negative, and -1 means unseeded
 # vLLM's pause modes. Our own requests resume on the new weights, unless they finish on the old ones.
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # that vLLM reserves memory for
 PAUSE_MODES: dict[InFlight, str] = {"finish": "wait", "pause": "keep", "abort": "abort"}
 
 
@@ -34,9 +35,12 @@ class Vllm:
     logprobs_remedy = "start vLLM with --logprobs-mode processed_logprobs"
     missing_remedy = "start vLLM with VLLM_SERVER_DEV_MODE=1"
     example = "env/bin/vllm serve"
-    environment: Mapping[str, str] = MappingProxyType({"VLLM_SERVER_DEV_MODE": "1"})
+    environment: Mapping[str, str] = MappingProxyType(
+        {"VLLM_SERVER_DEV_MODE": "1", "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
+    )
     memory_option = "--gpu-memory-utilization"
     prefill_option = "--max-num-batched-tokens"
+    parallel_option = "--tensor-parallel-size"
 
     def command_end(self, command: Sequence[str]) -> int:
         return next(place for place, word in enumerate(command, 1) if word in ENTRY_WORDS["vllm"])
@@ -112,6 +116,14 @@ class Vllm:
 
     def load_folder(self, control: Control, folder: Path) -> None:
         control.post("/collective_rpc", {"method": "reload_weights", "kwargs": {"weights_path": str(folder)}})
+
+    def adapter_options(self, rank: int) -> Sequence[str]:
+        largest = next((each for each in LORA_RANKS if each >= rank), rank)  # vLLM says what is wrong with a larger one
+        return ["--enable-lora", "--max-loras", "1", "--max-lora-rank", str(largest)]
+
+    def load_adapter(self, control: Control, folder: Path) -> None:
+        body = {"lora_name": ADAPTER_NAME, "lora_path": str(folder), "load_inplace": True}
+        control.post("/v1/load_lora_adapter", body)
 
     def update_weights(self, control: Control, load: Load, in_flight: InFlight, name: str) -> None:  # noqa: ARG002
         control.post(f"/pause?mode={PAUSE_MODES[in_flight]}")

@@ -10,6 +10,7 @@ import torch
 from sleuth.engines.base import Completion, Finish, Sampling
 from sleuth.engines.servers.weights import DiskTransport
 from sleuth.errors import EngineFailure, SleuthError
+from sleuth.model.lora import LoRA
 from sleuth.model.tokens import Tokens
 
 pytestmark = pytest.mark.parametrize("kind", ["vllm"], indirect=True)
@@ -111,3 +112,28 @@ def test_servers_load_the_weights_of_a_model_folder(kind: Any, doubles: Any, tok
     assert posted[0] == ("POST /pause?mode=abort", None)
     assert posted[1][1] == {"method": "reload_weights", "kwargs": {"weights_path": str(tmp_path)}}
     assert tmp_path.exists()
+
+
+def test_an_adapter_is_sent_alone_and_sampled_with(kind: Any, doubles: Any, tokens: Tokens, tmp_path: Path) -> None:
+    adapter, name = LoRA(2, 4.0, "q_proj"), "model.layers.0.self_attn.q_proj.lora_{}.default.weight"
+    weights = {name.format("A"): torch.ones(2, 8), name.format("B"): torch.ones(8, 2)}
+
+    async def main() -> Any:
+        async with doubles(1) as (server,):
+            transport = DiskTransport(tmp_path / "exchange", adapter)
+            engine = await kind.engine(
+                [server.address], tokens, context=64, transport=transport, adapter=True
+            ).connect()
+            for version in (1, 1, 2):
+                await asyncio.to_thread(engine.publish, weights, version)
+            files = sorted(each.name for each in (tmp_path / "exchange" / "weights-2").iterdir())
+            await engine.generate([10], Sampling(1))
+            await engine.close()
+            return server.posted, server.asked, files
+
+    posted, asked, files = asyncio.run(main())
+    loads = [body for path, body in posted if path == "POST /v1/load_lora_adapter"]
+    assert [Path(body["lora_path"]).name for body in loads] == ["weights-1", "weights-1", "weights-2"]
+    assert {"adapter_config.json", "adapter_model.safetensors"} <= set(files)
+    assert [body["model"] for body in asked] == [body["lora_name"] for body in loads[:1]]
+    assert not list((tmp_path / "exchange").iterdir())

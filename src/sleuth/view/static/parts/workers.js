@@ -38,13 +38,14 @@ function panel({ run, record }) {
 
 /** Totals over all steps. */
 function figures(record) {
-  const sum = (name) => record.column(`cluster/${name}`).y.reduce((total, value) => total + value, 0);
-  const [asked, finished, retried, lost] = ["asked", "finished", "retried", "lost"].map((name) => whole(sum(name)));
+  const sum = (name) => record.column(name).y.reduce((total, value) => total + value, 0);
+  const episodes = ["asked", "finished", "retried", "lost"].map((name) => whole(sum(`cluster/${name}`)));
+  const [asked, finished, retried, lost] = episodes;
   return [
-    `${counted(record.last("cluster/workers"), "worker")} up, ${whole(sum("workers_lost"))} lost, ` +
-      `${whole(sum("workers_restarted"))} restarted`,
+    `${counted(record.last("cluster/workers"), "worker")} up, ${whole(sum("cluster/workers_lost"))} lost, ` +
+      `${whole(sum("cluster/workers_restarted"))} restarted`,
     `${asked} episodes asked, ${finished} finished, ${retried} retried, ${lost} lost`,
-    `weights: ${duration(sum("weights_seconds"))}, ${bytes(sum("weights_bytes"))}`,
+    `weights: ${duration(sum("weights/seconds"))}, ${bytes(sum("weights/bytes"))}`,
   ].join(" · ");
 }
 

@@ -16,7 +16,9 @@ from sleuth.runs.json_files import read_rows
 
 pytestmark = [pytest.mark.e2e, pytest.mark.ray]
 
-Bench = Nodes = Training = Any
+Bench = Any
+Nodes = Any
+Training = Any
 Start = Callable[..., Training]
 Ended = subprocess.CompletedProcess[str]
 

@@ -21,7 +21,9 @@ from sleuth.train.streaming import FOLDER
 
 pytestmark = [pytest.mark.e2e, pytest.mark.ray]
 
-Bench = Nodes = Training = Any
+Bench = Any
+Nodes = Any
+Training = Any
 Start = Callable[..., Training]
 Group = tuple[tuple[int, ...], ...]  # the tokens of each sample
 

@@ -158,7 +158,8 @@ def worker_node(printed: str, nodes: Nodes) -> str:
     """A node that runs a rollout worker, and neither a trainer nor the head of the cluster."""
     lines = re.findall(r"^\S+ (\w{8}): .*CPUs: (.*)$", printed, re.MULTILINE)
     names = [short for short, actors in lines if "rollout" in actors and "trainer" not in actors]
-    return next(name for name in nodes.names[1:] if name[:8] in names)
+    found: str = next(name for name in nodes.names[1:] if name[:8] in names)
+    return found
 
 
 def test_dead_trainer_ends_the_run_which_resumes(single: Path, start: Start, nodes: Nodes) -> None:

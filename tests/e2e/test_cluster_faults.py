@@ -50,7 +50,7 @@ async def run(agent, task, session, on_text):
 SETTINGS = (
     "agent.method=import:patient.run", "train.steps=100000", f"train.questions={QUESTIONS}",
     f"train.samples={SAMPLES}", "evaluate.before=false", "evaluate.after=false", "train.save_every=3",
-    "cluster.restarts=1000", "cluster.patience=300",
+    "cluster.restarts=1000", "cluster.patience=300", "guards.malformed_action=off", "guards.answerless_action=off",
 )  # fmt: skip
 
 

@@ -163,7 +163,6 @@ def test_a_process_by_itself_waits_for_nobody() -> None:
     [
         ({"train": {"questions": 6}}, 4, r"train\.questions = 6 .* 4 processes"),
         ({"retrieval": {"record": True}}, 2, r"retrieval\.record = true .* 2 "),
-        ({"engine": {"kind": "vllm"}}, 2, r"engine\.kind = vllm .* 2"),
         ({"agent": {"run": "import:a.run"}, "gateway": {"port": 8100}}, 2, r"gateway\.port = 8100 .* 2 "),
         ({"agent": {"run": "worker"}}, 2, r"agent\.run = worker .* 2 "),
     ],

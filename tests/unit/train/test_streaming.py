@@ -194,17 +194,18 @@ def test_killed_run_goes_on_with_the_groups_on_disk(step: int, parts: Making, tm
     with pytest.raises(RuntimeError, match="killed"):
         train(cut, Killed(step), 0.0)
     before, steps = recorded(cut.run), trained(cut.run)
+    # An episode may have ended without being scored and written: such a group is not finished.
+    logged = {row["position"] for path in (cut.run.path / FOLDER).iterdir() for row in read_rows(path) if "id" in row}
+    assert {position for groups in steps for position in groups} <= logged <= set(first.finished)
     resumed, second = delayed(parts(tmp_path / "run", **tables), seed=1)
     train(resumed, SilentObserver(), 0.0)
     # The steps after the checkpoint are repeated with the same groups, which gives the same weights.
     assert recorded(resumed.run)[: step + 1] == before
     assert trained(resumed.run)[:step] == steps
-    logged = {row["position"] for path in (cut.run.path / FOLDER).iterdir() for row in read_rows(path) if "id" in row}
-    assert logged >= set(first.finished)
-    assert set(second.asked).isdisjoint(first.finished)
+    assert logged.isdisjoint(second.asked)
     assert len(set(second.asked)) == len(second.asked)
     assert sorted(position for groups in trained(resumed.run) for position in groups) == list(range(12))
-    assert sorted({*first.finished, *second.asked}) == list(range(12))
+    assert sorted({*logged, *second.asked}) == list(range(12))
     assert all(row["staleness/max"] <= 2 for row in recorded(resumed.run)[1:])
 
 

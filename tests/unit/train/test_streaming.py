@@ -56,6 +56,12 @@ def trained(run: Run) -> list[list[int]]:
     return [list(dict.fromkeys(row["group"] for row in read_rows(run.trajectories(step)))) for step in steps]
 
 
+def on_disk(run: Run) -> set[int]:
+    """The positions of the finished groups: their episodes have ended, are scored, and are written."""
+    rows = [row for path in (run.path / FOLDER).iterdir() for row in read_rows(path) if "id" in row]
+    return {row["position"] for row in rows if all(sample["score"] is not None for sample in row["samples"])}
+
+
 class Delayed:
     """Runs episodes after a random delay, and notes which groups were asked for and which are finished."""
 
@@ -194,8 +200,7 @@ def test_killed_run_goes_on_with_the_groups_on_disk(step: int, parts: Making, tm
     with pytest.raises(RuntimeError, match="killed"):
         train(cut, Killed(step), 0.0)
     before, steps = recorded(cut.run), trained(cut.run)
-    # An episode may have ended without being scored and written: such a group is not finished.
-    logged = {row["position"] for path in (cut.run.path / FOLDER).iterdir() for row in read_rows(path) if "id" in row}
+    logged = on_disk(cut.run)
     assert {position for groups in steps for position in groups} <= logged <= set(first.finished)
     resumed, second = delayed(parts(tmp_path / "run", **tables), seed=1)
     train(resumed, SilentObserver(), 0.0)
@@ -363,9 +368,10 @@ class Flaky:
 def test_run_stopped_for_lost_episodes_asks_them_again(
     answered: int, searching: Policy, library: Retriever, parts: Making, tmp_path: Path
 ) -> None:
-    cut, first = delayed(parts(tmp_path / "run", learning=searching, retriever=Flaky(answered), **streaming(steps=4)))
+    cut, _ = delayed(parts(tmp_path / "run", learning=searching, retriever=Flaky(answered), **streaming(steps=4)))
     with pytest.raises(TrainingStopped, match="the server is down"):
         train(cut, SilentObserver(), 0.0)
+    finished = on_disk(cut.run)
     again, _ = delayed(parts(tmp_path / "run", learning=searching, retriever=library, **streaming(steps=4)))
     with pytest.raises(RuntimeError, match="killed"):
         train(again, Killed(1), 0.0)
@@ -374,7 +380,7 @@ def test_run_stopped_for_lost_episodes_asks_them_again(
     assert sorted(position for groups in trained(resumed.run) for position in groups) == list(range(8))
     rows = [row for step in range(1, 5) for row in read_rows(resumed.run.trajectories(step))]
     assert all(row["score"] is not None for row in rows)
-    assert not set(second.asked) & set(first.finished[: answered // 3 - 1])
+    assert finished.isdisjoint(second.asked)
 
 
 class Signalled:

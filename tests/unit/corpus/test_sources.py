@@ -212,16 +212,16 @@ def test_unreadable_documents_are_refused(tmp_path: Path) -> None:
         (["a.jsonl", "README.md"], r"1 \.jsonl, 1 \.md"),
         (["part_aa", "b.txt"], r"1 \.txt, 1 part_\*"),
         (["a.jsonl", "manifest.json", "b.json"], r"2 \.json, 1 \.jsonl"),
-        (["a.odt"], r"1 \.odt"),
-        (["LICENSE", "gz"], r"2 no suffix"),
+        (["a.odt"], r"no file of a supported kind \(1 \.odt"),
+        (["LICENSE", "gz"], r"no file of a supported kind \(2 no suffix"),
     ],
 )
-def test_mixed_kinds_are_refused(tmp_path: Path, names: list[str], found: str) -> None:
+def test_mixed_and_unknown_kinds_are_refused(tmp_path: Path, names: list[str], found: str) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     for name in names:
         (folder / name).write_bytes(LINES)
-    with pytest.raises(InputError, match=rf"\({found}\); give JSONL .*of one kind only"):
+    with pytest.raises(InputError, match=rf"{found}\); give JSONL "):
         plain_corpus(folder, tmp_path / "out")
 
 

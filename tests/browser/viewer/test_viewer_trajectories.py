@@ -133,7 +133,7 @@ def test_an_outside_agent(tab: "Tab", bare: "tuple[Library, str]") -> None:
     page.locator(".row").first.click()
     reader = page.locator(".reader")
     expect(reader.locator(".about")).to_contain_text(
-        "2 segments, 1 fork · roles searcher, writer · 1 call of the helper model"
+        "2 segments, 0 forks · roles searcher, writer · 1 call of the helper model"
     )
     expect(reader.locator(".rewards")).to_contain_text("the agent")
     expect(reader.locator(".segment")).to_have_count(2)

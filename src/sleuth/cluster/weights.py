@@ -1,15 +1,16 @@
 """Weights from the trainer to the rollout workers, in buckets, through a torch process group of their own.
 
 The group is separate from the trainers' and is created again, as a new generation, when a worker joins or is lost.
-Sharded parameters are gathered one at a time. Rank 0 keeps the last version in host memory: a worker that was restarted
-gets it from there through Ray's object store, which is shared memory on one machine.
+Workers on the GPU of rank 0 are not in it: they copy each bucket within the GPU, through a CUDA IPC handle. Sharded
+parameters are gathered one at a time. Rank 0 keeps the last version in host memory: a worker that was restarted gets it
+from there through Ray's object store, which is shared memory on one machine.
 """
 
 import itertools
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from math import prod
@@ -20,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+from torch.multiprocessing.reductions import reduce_tensor
 
 from sleuth.cluster import ray_client
 from sleuth.cluster.actor import Failure, own_gpu
@@ -136,6 +138,26 @@ def read_objects(flats: Sequence[np.ndarray], buckets: Sequence[Bucket]) -> dict
     return weights
 
 
+@dataclass(frozen=True, slots=True)
+class GpuHandle:
+    """CUDA IPC handle of a tensor, for another process on the same GPU, which must be the only one that it sees."""
+
+    rebuild: Callable[..., Tensor]
+    arguments: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, flat_N: Tensor) -> "GpuHandle":
+        """Share a tensor, which must stay unchanged until the other process has copied it; one handle per process."""
+        torch.cuda.synchronize(flat_N.device)
+        return cls(*reduce_tensor(flat_N))
+
+    def copy(self) -> Tensor:
+        """Copy the tensor into memory of this process."""
+        copy_N = self.rebuild(*self.arguments).clone()
+        torch.cuda.synchronize(copy_N.device)
+        return copy_N
+
+
 def open_worker(member: Member) -> None:
     """Let a worker load its model, unless it has; raises a user's error."""
     failure = ray_client.get(member.handle.open.remote(member.replicas, member.number))
@@ -152,7 +174,7 @@ class WeightSender:
         self._store = TCPStore(self._host, 0, is_master=True, wait_for_workers=False, timeout=TIMEOUT)
         self._generations = itertools.count(1)
         self._group: BroadcastGroup | None = None
-        self._members: tuple[Member, ...] = ()
+        self._members: tuple[Member, ...] = ()  # of the group
         self._copies: list[Tensor] = []
         self._version: int | None = None
         self._lock = threading.RLock()
@@ -173,8 +195,10 @@ class WeightSender:
         started = time.monotonic()
         with self._lock:
             members = self._pool.current_members()
-            if self._group is None or members != self._members:
-                self._form_group(members)
+            neighbours = [member for member in members if self._shares_gpu(member)]
+            distant = tuple(member for member in members if member not in neighbours)
+            if distant != self._members or (distant and self._group is None):
+                self._form_group(distant)
             broken = False
             receives = [member.handle.receive.remote(version, self._buckets, keep_cache) for member in self._members]
             for number, flat_N in enumerate(flats):  # to the end, because gathering is collective
@@ -185,10 +209,14 @@ class WeightSender:
                         self._totals.bytes += flat_N.nbytes * len(self._members)
                     except RuntimeError:
                         broken = True
+                neighbours = self._copy_within_gpu(neighbours, number, flat_N)
             self._version = version
             if broken:
                 self._group = None  # closes the connections, so that the workers stop waiting
-            self._confirm(receives)
+            switches = [member.handle.switch.remote(version, self._buckets, keep_cache) for member in neighbours]
+            self._confirm([*self._members, *neighbours], [*receives, *switches])
+            if neighbours:
+                torch.cuda.ipc_collect()
         self._totals.seconds += time.monotonic() - started
 
     def catch_up(self, member: Member) -> None:
@@ -231,6 +259,17 @@ class WeightSender:
             f"{GROUP_ATTEMPTS} attempts ({reason}); open all ports between the nodes; {RESUME}"
         )
 
+    def _shares_gpu(self, member: Member) -> bool:
+        return self._device.type == "cuda" and member.greeting.gpu == own_gpu()
+
+    def _copy_within_gpu(self, members: Sequence[Member], number: int, flat_N: Tensor) -> list[Member]:
+        """Let workers on this GPU copy a bucket; return those that live. A worker that failed gets it again later."""
+        copies = [member.handle.copy.remote(self._buckets[number], GpuHandle.of(flat_N)) for member in members]
+        for member, ref in zip(members, copies, strict=True):
+            if self._succeeds(member, ref):
+                self._totals.bytes += flat_N.nbytes
+        return [member for member in members if self._pool.is_up(member)]
+
     def _has_own_gpus(self, members: Sequence[Member]) -> bool:
         """Whether every process has a GPU of its own, as NCCL requires."""
         if self._device.type != "cuda":
@@ -252,9 +291,9 @@ class WeightSender:
             self._copies.append(torch.empty_like(flat_N, device="cpu", pin_memory=flat_N.is_cuda))
         self._copies[number].copy_(flat_N)
 
-    def _confirm(self, receives: Sequence[Any]) -> None:
+    def _confirm(self, members: Sequence[Member], switches: Sequence[Any]) -> None:
         """Wait until the workers have the version; send it by objects to those that live but did not receive it."""
-        for member, ref in zip(self._members, receives, strict=True):
+        for member, ref in zip(members, switches, strict=True):
             if self._succeeds(member, ref):
                 continue
             self._group = None

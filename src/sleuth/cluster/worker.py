@@ -18,7 +18,7 @@ from sleuth.agent.tools import Usage
 from sleuth.cluster import ray_client
 from sleuth.cluster.actor import Failure, Greeting, enter, greet
 from sleuth.cluster.retrievers import ReplicatedRetriever
-from sleuth.cluster.weights import BroadcastGroup, Bucket, GroupSpec, read_objects
+from sleuth.cluster.weights import BroadcastGroup, Bucket, GpuHandle, GroupSpec, read_objects, unpack
 from sleuth.cluster.worker_engine import EmbeddedEngine, OwnServer, WorkerEngine
 from sleuth.config.tree import Config
 from sleuth.engines.base import Completion, Sampling
@@ -74,6 +74,7 @@ class RolloutWorker:
         self._agent: Agent | None = None
         self._engine: WorkerEngine | None = None
         self._group: BroadcastGroup | None = None
+        self._copied: dict[str, Tensor] = {}  # weights of the next version
         self._opening, self._has_weights = asyncio.Lock(), asyncio.Event()
         self._receiving = self._running = 0
         self._usage = _UsageMeter()
@@ -164,6 +165,17 @@ class RolloutWorker:
         if group is None:
             raise RuntimeError("this worker is in no weights group")
         await self._publish(version, lambda: group.receive(buckets), keep_cache)
+
+    async def copy(self, bucket: Bucket, handle: GpuHandle) -> None:
+        """Copy a bucket of the next version from trainer rank 0, which is on the same GPU."""
+        self._copied |= unpack(await asyncio.to_thread(handle.copy), bucket)
+
+    async def switch(self, version: int, buckets: Sequence[Bucket], keep_cache: bool) -> None:
+        """Switch to the version whose buckets were copied; raises RuntimeError if one is missing."""
+        copied, self._copied = self._copied, {}
+        if missing := {entry.name for bucket in buckets for entry in bucket} - copied.keys():
+            raise RuntimeError(f"{len(missing)} weights of version {version} were not copied")
+        await self._publish(version, lambda: copied, keep_cache)
 
     async def load(self, version: int, buckets: Sequence[Bucket], *flats: np.ndarray) -> None:
         """Take a version from Ray's object store."""

@@ -76,14 +76,18 @@ def summarise(folder: Path, options: StartOptions, results: dict[str, Any], answ
 
 
 def verdict(summary: dict[str, Any]) -> str:
-    """Summarise the gain over RAG in one sentence."""
-    gain = summary["gain"]["rag"]
+    """Summarise the gains over RAG, before and after the cold start, in a sentence each."""
+    others = {"rag": "the same model with RAG", "rag-cold-start": "RAG after the cold start"}
+    return " ".join(_compare(summary["gain"][name], label) for name, label in others.items())
+
+
+def _compare(gain: Mapping[str, float], other: str) -> str:
     shown = f"{100 * gain['value']:+.1f} EM points [{100 * gain['low']:+.1f}, {100 * gain['high']:+.1f}]"
     if gain["low"] > 0:
-        return f"The trained agent beats the same model with RAG: {shown}."
+        return f"The trained agent beats {other}: {shown}."
     if gain["high"] < 0:
-        return f"The trained agent is worse than the same model with RAG: {shown}."
-    return f"The trained agent does not differ significantly from the same model with RAG: {shown}."
+        return f"The trained agent is worse than {other}: {shown}."
+    return f"The trained agent does not differ significantly from {other}: {shown}."
 
 
 def examples(answers: Answers) -> list[tuple[str, ...]]:

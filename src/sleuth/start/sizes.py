@@ -1,6 +1,7 @@
 """Settings that `sleuth start` chooses for a model and a machine, and the recipe that records them."""
 
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from sleuth.errors import InputError
 from sleuth.runs.atomic import atomic_write
 from sleuth.runs.json_files import read_json
 
-RECIPE = "recipe.toml"
+RECIPE, PRACTICE = "recipe.toml", "practice.jsonl"
 SEARCHES = 4
 SHORT_CONTEXT = 2048  # models with fewer positions get short prompts and one passage per search
 
@@ -34,6 +35,7 @@ class Sizes:
     rate: float
     slots: int
     difficulty_samples: int
+    resample: int
 
     @property
     def alone(self) -> tuple[str, ...]:
@@ -79,7 +81,7 @@ def choose_sizes(model: str, steps: int | None = None) -> Sizes:
         context=min(positions, 1024 if short else 4096),
         turn_tokens=96 if short else 160,
         observation_tokens=256 if short else 700,
-        epochs=3 if gpu else 2,
+        epochs=2,  # questions that are memorised leave reinforcement learning nothing to learn
         sft_rate=2e-4 if gpu else 5e-4,
         pack_tokens=32768 if gpu else 4096,
         questions=64 if gpu else 8,
@@ -88,6 +90,7 @@ def choose_sizes(model: str, steps: int | None = None) -> Sizes:
         rate=2e-5 if gpu else 1e-4,
         slots=512 if gpu else 32,
         difficulty_samples=4 if gpu else 2,
+        resample=1 if gpu else 0,
     )
 
 
@@ -101,6 +104,7 @@ def write_recipe(folder: Path, sizes: Sizes, *, abstain: bool, seed: int) -> Non
             f"the others); start with another --out, or remove {folder}, and give more documents, or a language model "
             "that writes questions: --teacher URL|FOLDER"
         )
+    train = [folder / "difficulty.jsonl", *(path for path in [folder / PRACTICE] if _count_lines(path))]
     text = f"""\
 # Written by `sleuth start`. Edit it before training begins, or delete {RECIPE} to have it written again.
 name = "start"
@@ -109,7 +113,7 @@ name = "start"
 policy = {_quoted(folder / "cold-start")}
 
 [data]
-train = {_quoted(folder / "difficulty.jsonl")}
+train = {_quoted_list(train)}
 test = {_quoted(folder / "parts" / "validation.jsonl")}
 
 [retrieval]
@@ -136,6 +140,7 @@ negative_weight = 0.6
 steps = {sizes.steps}
 questions = {min(sizes.questions, counts["train"])}
 samples = {sizes.samples}
+resample = {sizes.resample}
 learning_rate = {sizes.rate:g}
 warmup = 0.05
 decay = 0.5
@@ -159,6 +164,10 @@ def _count_lines(path: Path) -> int:
         return 0
     with path.open("rb") as file:
         return sum(1 for line in file if line.strip())
+
+
+def _quoted_list(paths: Sequence[Path]) -> str:
+    return f"[{', '.join(map(_quoted, paths))}]"
 
 
 def _quoted(path: Path) -> str:

@@ -1,12 +1,22 @@
 """Weights are split into buckets and arrive as they were sent, through a gloo group and through arrays."""
 
-from concurrent.futures import ThreadPoolExecutor
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import pytest
 import torch
 from torch._C._distributed_c10d import TCPStore
 
-from sleuth.cluster.weights import BroadcastGroup, ClusterWeights, Entry, GroupSpec, plan_buckets, read_objects, unpack
+from sleuth.cluster.weights import (
+    BroadcastGroup,
+    ClusterWeights,
+    Entry,
+    GpuHandle,
+    GroupSpec,
+    plan_buckets,
+    read_objects,
+    unpack,
+)
 
 HOST = "127.0.0.1"
 
@@ -67,3 +77,16 @@ def test_weights_are_read_from_arrays_that_must_not_be_written() -> None:
 def test_bucket_of_another_size_is_an_error() -> None:
     with pytest.raises(RuntimeError):
         unpack(torch.zeros(3), (Entry("a", (2,), torch.float32),))
+
+
+@pytest.mark.gpu
+def test_bucket_is_copied_by_another_process_on_the_same_gpu() -> None:
+    flat_N = torch.randn(1000, device="cuda").bfloat16()
+    handle = GpuHandle.of(flat_N)
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as processes:
+        total = processes.submit(copied_sum, handle).result(timeout=120)
+    assert total == flat_N.double().sum().item()
+
+
+def copied_sum(handle: GpuHandle) -> float:
+    return float(handle.copy().double().sum())

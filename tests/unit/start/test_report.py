@@ -28,7 +28,14 @@ def summary(value: float, low: float, high: float) -> dict[str, Any]:
     [((0.1, 0.02, 0.2), "beats"), ((-0.1, -0.2, -0.01), "worse"), ((0.1, -0.05, 0.2), "does not differ significantly")],
 )
 def test_the_verdict_follows_the_interval(gain: tuple[float, float, float], said: str) -> None:
-    assert said in verdict(summary(*gain))
+    assert verdict(summary(*gain)).count(said) == 2
+
+
+def test_the_verdict_compares_with_rag_after_the_cold_start() -> None:
+    made = summary(0.3, 0.2, 0.4)
+    made["gain"]["rag-cold-start"] = {"value": 0.01, "low": -0.02, "high": 0.04}
+    assert "beats the same model with RAG: +30.0 EM points [+20.0, +40.0]" in verdict(made)
+    assert "does not differ significantly from RAG after the cold start: +1.0" in verdict(made)
 
 
 def test_the_page_shows_rows_and_links() -> None:

@@ -28,6 +28,15 @@ def test_the_recipe_can_be_loaded(abstain: bool, parts: Path) -> None:
     assert config.model.policy == str(parts / "cold-start")
 
 
+@pytest.mark.parametrize(("rows", "files"), [(None, 1), (0, 1), (3, 2)])
+def test_practice_questions_are_trained_on_too(rows: int | None, files: int, parts: Path) -> None:
+    if rows is not None:
+        (parts / "practice.jsonl").write_text("{}\n" * rows)
+    write_recipe(parts, choose_sizes("quickstart"), abstain=False, seed=0)
+    train = recipe.load(str(parts / RECIPE)).data.train
+    assert train == [str(parts / name) for name in ("difficulty.jsonl", "practice.jsonl")[:files]]
+
+
 def test_short_contexts_get_short_prompts() -> None:
     sizes = choose_sizes("quickstart")
     assert (sizes.k, sizes.prompt, sizes.context) == (1, "brief", 1024)

@@ -79,7 +79,7 @@ class _Stages:
             "recipe",
             "choose the settings for this model and machine",
             (self.folder / RECIPE,),
-            reads=self._paths(PARTS, PRACTICE) if self.options.teacher is not None else self._paths(PARTS),
+            reads=self._paths(PARTS, PRACTICE),
         )
         yield self._stage(
             "plan", "predict the memory and time of a training step", PLAN,
@@ -124,20 +124,17 @@ class _Stages:
             "data", "split", at(QUESTIONS), "--index", at(DOCUMENTS), "--out", at(PARTS), "--parts", SPLIT,
             "--seed", seed,
         )  # fmt: skip
-        if options.teacher is not None:
-            yield self._stage(
-                "practice", "make more questions by rules, for training only", PRACTICE,
-                "data", "make", at(INDEX), "--out", at(PRACTICE), "--rules", "documents",
-                "--questions", str(PRACTICE_QUESTIONS), "--without", at(PARTS, "validation.jsonl"),
-                "--without", at(PARTS, "test.jsonl"), "--seed", seed, optional=True,
-            )  # fmt: skip
+        yield self._stage(
+            "practice", "make more questions by rules, for training only", PRACTICE,
+            "data", "make", at(INDEX), "--out", at(PRACTICE), "--rules", "documents",
+            "--name", "practice", "--questions", str(PRACTICE_QUESTIONS), "--without", at(PARTS, "validation.jsonl"),
+            "--without", at(PARTS, "test.jsonl"), "--seed", seed, optional=True,
+        )  # fmt: skip
 
     def _demonstrations(self) -> Iterator[Stage]:
         """Demonstrations of both kinds from each file of questions, and those of the teacher."""
         options, sizes, at = self.options, self.sizes, self._at
-        sources = {"train": at(PARTS, "train.jsonl")}
-        if options.teacher is not None:
-            sources["practice"] = at(PRACTICE)
+        sources = {"train": at(PARTS, "train.jsonl"), "practice": at(PRACTICE)}
         abstain = ("--abstain", "--withhold", f"{WITHHELD:g}") if options.unanswerable else ()
         for name, questions in sources.items():
             common = ("--questions", questions, "--index", at(INDEX), "--k", str(sizes.k), *abstain)
@@ -211,9 +208,8 @@ class _Stages:
         return f"{TRACES}-{source}-{kind}.jsonl"
 
     def _all_traces(self) -> list[str]:
-        found = [self._traces("train", "search"), self._traces("train", "reading")]
+        found = [self._traces(source, kind) for source in ("train", "practice") for kind in ("search", "reading")]
         if self.options.teacher is not None:
-            found += [self._traces("practice", "search"), self._traces("practice", "reading")]
             found.append(self._traces("teacher", "search"))
         return [file for file in found if not _is_empty(self.folder / file)]
 

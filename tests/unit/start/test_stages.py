@@ -53,12 +53,12 @@ def test_the_teacher_writes_the_questions(teacher: str, tmp_path: Path) -> None:
     assert "--teacher" not in stages(tmp_path)["questions"].words
 
 
-def test_a_teacher_demonstrates_and_rules_give_practice(tmp_path: Path) -> None:
+def test_rules_give_practice_and_a_teacher_demonstrates(tmp_path: Path) -> None:
     found = stages(tmp_path, teacher="folder")
     words = found["demonstrations by the teacher"].words
     assert words[:3] == ("traces", "sample", "folder")
     assert "--messages" in words
-    assert {"practice", "demonstrations of search (practice)"} <= found.keys()
+    assert {"practice", "demonstrations of search (practice)"} <= stages(tmp_path).keys() <= found.keys()
     traces = [word for word in found["cold start"].words if word.endswith(".jsonl")]
     assert len(traces) == 5
 

@@ -51,11 +51,11 @@ def begin(tmp_path: Path, documents: Path) -> Callable[..., list[str]]:
 def test_a_failing_stage_is_named_and_finished_ones_are_kept(begin: Callable[..., list[str]], tmp_path: Path) -> None:
     """Three sentences are too little for questions: the second stage fails, or the split has too few."""
     first = begin()
-    assert first[0].startswith("[1/17] documents: read")
+    assert first[0].startswith("[1/20] documents: read")
     assert "same command again" in first[-1] or "--teacher" in first[-1]
     built = (tmp_path / "agent" / "documents" / "manifest.json").stat().st_mtime_ns
     again = begin()
-    assert again[0] == "[1/17] documents: done"
+    assert again[0] == "[1/20] documents: done"
     assert (tmp_path / "agent" / "documents" / "manifest.json").stat().st_mtime_ns == built
     assert "documents" in json.loads((tmp_path / "agent" / SECONDS).read_text())
 
@@ -151,7 +151,7 @@ def test_one_process_at_a_time(begin: Callable[..., list[str]], tmp_path: Path) 
 
 def test_the_plan_has_a_command_for_each_stage(tmp_path: Path) -> None:
     lines = describe_stages(plan_stages(StartOptions("docs", "quickstart"), tmp_path, SIZES))
-    assert len(lines) == 34
+    assert len(lines) == 40
     assert lines[1].strip().startswith("sleuth index build docs")
     spaced = describe_stages(plan_stages(StartOptions("my docs", "quickstart"), tmp_path, SIZES))
     assert "sleuth index build 'my docs' --out" in spaced[1]

@@ -128,6 +128,11 @@ class Evaluation:
         return abstention_figures(self.results)
 
     @property
+    def right(self) -> Estimate:
+        """Exact match, where "I don't know" is the only right answer to an unanswerable question."""
+        return self.abstention.get("right", self.em)
+
+    @property
     def usable(self) -> list[QuestionResult]:
         return [result for result in self.results if result.usable]
 

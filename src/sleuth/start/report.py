@@ -4,6 +4,7 @@ import json
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from sleuth.corpus import questions as question_files
 from sleuth.corpus.survey import describe_survey, read_survey
 from sleuth.evaluate.comparison import compare
 from sleuth.evaluate.results import QuestionResult, read_results
+from sleuth.evaluate.statistics import estimate, paired_difference
 from sleuth.page.document import Section, cards, document, element, interval, read_estimate, short, table
 from sleuth.page.evaluation_report import abstention_rows
 from sleuth.reward.answers import is_abstention
@@ -48,7 +50,11 @@ def summarise(folder: Path, options: StartOptions, results: dict[str, Any], answ
     """Collect the figures of all stages."""
     survey = read_survey(folder / DOCUMENTS)
     made = question_files.load(folder / QUESTIONS)
-    gains = {name: compare(answers[name], answers["trained"]).gain("em") for name in ROWS if name != "trained"}
+    pairs = {name: compare(answers[name], answers["trained"]).pairs for name in ROWS if name != "trained"}
+    gains = {
+        name: paired_difference([_rightness(pair.first) for pair in each], [_rightness(pair.second) for pair in each])
+        for name, each in pairs.items()
+    }
     difficulties = [float(row.extra[DIFFICULTY]) for row in question_files.read_rows(folder / DIFFICULTY_FILE)]
     return {
         "options": options.as_json(),
@@ -62,13 +68,14 @@ def summarise(folder: Path, options: StartOptions, results: dict[str, Any], answ
                 for name in ("train", "validation", "test")
             },
         },
+        "right": {name: asdict(estimate([_rightness(each) for each in answers[name]])) for name in ROWS},
         "em": {name: results[name].get("em") for name in ROWS},
         "difficulty": {
             "mean": sum(difficulties) / len(difficulties),
             "always_right": difficulties.count(0.0),
             "never_right": difficulties.count(1.0),
         },
-        "gain": {name: {"value": gain.value, "low": gain.low, "high": gain.high} for name, gain in gains.items()},
+        "gain": {name: asdict(gain) for name, gain in gains.items()},
         "abstention": results["trained"].get("abstention"),
         "seconds": read_json(folder / "seconds.json"),
         "serve": shlex.join(("sleuth", "serve", "agent", str(folder / RUN))),
@@ -76,13 +83,13 @@ def summarise(folder: Path, options: StartOptions, results: dict[str, Any], answ
 
 
 def verdict(summary: dict[str, Any]) -> str:
-    """Summarise the gains over RAG, before and after the cold start, in a sentence each."""
+    """Summarise the gains in right answers over RAG, before and after the cold start, in a sentence each."""
     others = {"rag": "the same model with RAG", "rag-cold-start": "RAG after the cold start"}
     return " ".join(_compare(summary["gain"][name], label) for name, label in others.items())
 
 
 def _compare(gain: Mapping[str, float], other: str) -> str:
-    shown = f"{100 * gain['value']:+.1f} EM points [{100 * gain['low']:+.1f}, {100 * gain['high']:+.1f}]"
+    shown = f"{100 * gain['value']:+.1f} points [{100 * gain['low']:+.1f}, {100 * gain['high']:+.1f}]"
     if gain["low"] > 0:
         return f"The trained agent beats {other}: {shown}."
     if gain["high"] < 0:
@@ -106,9 +113,14 @@ def examples(answers: Answers) -> list[tuple[str, ...]]:
 
 
 def _is_right(result: QuestionResult) -> bool:
+    """Whether an answer matches, or the agent abstains from an unanswerable question; a failed episode is not right."""
     if result.question.answerable is False:
         return is_abstention(result.answer)
     return bool((result.values or {}).get("em"))
+
+
+def _rightness(result: QuestionResult) -> float:
+    return float(_is_right(result))
 
 
 def _shown(result: QuestionResult) -> str:
@@ -118,12 +130,12 @@ def _shown(result: QuestionResult) -> str:
 
 def page(summary: dict[str, Any], results: dict[str, Any], shown: Sequence[tuple[str, ...]]) -> str:
     """Build the page."""
-    em = {name: read_estimate(summary["em"][name]) for name in ROWS}
+    right = {name: read_estimate(summary["right"][name]) for name in ROWS}
     parts = summary["questions"]["parts"]
     rows = [
         (
             element("a", label, href=f"{EVALUATIONS}/{name}/results.html"),
-            interval(em[name]),
+            interval(right[name]),
             short(parts["test"]),
             interval(read_estimate(summary["gain"].get(name)), sign=True) if name in summary["gain"] else "",
         )
@@ -133,12 +145,13 @@ def page(summary: dict[str, Any], results: dict[str, Any], shown: Sequence[tuple
     seconds = [(name, f"{value:,.0f} s") for name, value in summary["seconds"].items()]
     return document(
         "An agent for your documents",
-        cards([(label, interval(em[name]), "exact match") for name, label in ROWS.items()]),
+        cards([(label, interval(right[name]), "right answers") for name, label in ROWS.items()]),
         element("p", verdict(summary)),
         element("p", "Serve it: ", element("code", summary["serve"])),
         Section(
             "Questions about held-out documents",
-            table(["", "Exact match", "Questions", "Gain of the trained agent"], rows),
+            table(["", "Right answers", "Questions", "Gain of the trained agent"], rows),
+            element("p", 'Right: an exact match, or "I don\'t know" if the documents do not contain the answer.'),
         ),
         Section("Examples", table(["Question", "Right answer", "Model with RAG", "Trained agent"], shown)),
         *([Section("Abstaining", table(["", "Mean", "Questions"], abstained))] if abstained else []),

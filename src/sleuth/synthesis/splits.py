@@ -1,7 +1,7 @@
 """Splits of questions by document: no document contributes questions to two parts."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Protocol
 
@@ -35,8 +35,9 @@ def split_by_document(
 ) -> dict[str, list[QuestionRow]]:
     """Split questions into named parts of about these fractions; the documents of a question stay together.
 
-    A question of several documents joins them, so that all questions about any of them are in one part. The split
-    depends on the seed and the documents' names only. Raises InputError for a passage that is not in the corpus.
+    A question of several documents joins them, so that all questions about any of them are in one part. Unanswerable
+    questions are divided in the same fractions. The split depends on the seed and the documents only. Raises InputError
+    for a passage that is not in the corpus.
     """
     if not fractions or any(share <= 0 for share in fractions.values()) or abs(sum(fractions.values()) - 1) > 1e-6:
         raise InputError(f"the fractions are {dict(fractions)}; expected positive numbers that add up to 1")
@@ -50,18 +51,42 @@ def split_by_document(
     for document, found in groups.items():
         components[joined.root(document)] += found
     parts: dict[str, list[QuestionRow]] = {name: [] for name in fractions}
-    for component in sorted(components, key=lambda name: _order(name, seed)):
-        found = components[component]
-        room = {name: share * len(rows) - len(parts[name]) for name, share in fractions.items()}
-        fitting = [name for name in fractions if len(found) <= room[name] + TOLERANCE * fractions[name] * len(rows)]
+    hopeless = {name for name, found in components.items() if any(map(_is_unanswerable, found))}
+    # Held-out documents first, by their unanswerable questions, because they are few and would gather in one part.
+    for chosen, counts in ((hopeless, _is_unanswerable), (components.keys() - hopeless, _is_any)):
+        ordered = sorted(chosen, key=lambda name: _order(name, seed))
+        _distribute([components[name] for name in ordered], parts, fractions, sum(map(counts, rows)), counts)
+    return parts
+
+
+def _distribute(
+    components: Sequence[Sequence[QuestionRow]],
+    parts: Mapping[str, list[QuestionRow]],
+    fractions: Mapping[str, float],
+    total: int,
+    counts: Callable[[QuestionRow], bool],
+) -> None:
+    """Add each component to a part, so that the parts get about their fractions of the `total` counted questions."""
+    for found in components:
+        size = sum(map(counts, found))
+        filled = {name: sum(map(counts, part)) for name, part in parts.items()}
+        room = {name: share * total - filled[name] for name, share in fractions.items()}
+        fitting = [name for name in fractions if size <= room[name] + TOLERANCE * fractions[name] * total]
         # The emptiest part that has room; a document too large for all goes where most is missing.
         chosen = (
-            min(fitting, key=lambda name: len(parts[name]) / fractions[name])
+            min(fitting, key=lambda name: filled[name] / fractions[name])
             if fitting
             else max(room, key=lambda name: room[name])
         )
         parts[chosen] += found
-    return parts
+
+
+def _is_unanswerable(row: QuestionRow) -> bool:
+    return row.question.answerable is False
+
+
+def _is_any(_: QuestionRow) -> bool:
+    return True
 
 
 def question_documents(row: QuestionRow, passages: PassageFinder) -> tuple[str, ...]:

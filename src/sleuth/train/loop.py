@@ -57,7 +57,7 @@ def train(parts: Parts, observer: RunObserver, started: float) -> Outcome:
         if parts.config.evaluate.after:
             after = evaluate_twice(parts, rollouts, observer, progress.step, "evaluating after training")
     if after is not None and parts.config.train.keep_best and parts.is_first_rank:
-        parts.run.record_score(progress.step, after.greedy.em.value)
+        parts.run.record_score(progress.step, after.greedy.right.value)
     return Outcome(before, after, replace(progress, seconds=time.monotonic() - loop.started))
 
 
@@ -232,6 +232,6 @@ def _closing_engine(engine: Engine, rollouts: RolloutSchedule) -> Iterator[None]
 
 def _score(parts: Parts, progress: Progress, evaluation: Evaluation) -> Progress:
     """Add the held-out score of the step, and the best so far, to the progress."""
-    score = evaluation.em.value
+    score = evaluation.right.value
     best = score if progress.best is None else max(score, progress.best)
     return replace(progress, best=best, score=score if parts.config.train.keep_best else None)

@@ -15,7 +15,7 @@ def summary(value: float, low: float, high: float) -> dict[str, Any]:
     return {
         "documents": ["3 documents, 1.2 KiB: 3 .md; languages: 3 en"],
         "questions": {"types": {"definition": 90}, "parts": {"train": 70, "validation": 10, "test": 10}},
-        "em": dict.fromkeys(("alone", "rag", "rag-cold-start", "trained"), ESTIMATE),
+        "right": dict.fromkeys(("alone", "rag", "rag-cold-start", "trained"), ESTIMATE),
         "gain": {key: {"value": value, "low": low, "high": high} for key in ("alone", "rag", "rag-cold-start")},
         "difficulty": {"mean": 0.25, "always_right": 7, "never_right": 3},
         "seconds": {"documents": 1.5},
@@ -34,7 +34,7 @@ def test_the_verdict_follows_the_interval(gain: tuple[float, float, float], said
 def test_the_verdict_compares_with_rag_after_the_cold_start() -> None:
     made = summary(0.3, 0.2, 0.4)
     made["gain"]["rag-cold-start"] = {"value": 0.01, "low": -0.02, "high": 0.04}
-    assert "beats the same model with RAG: +30.0 EM points [+20.0, +40.0]" in verdict(made)
+    assert "beats the same model with RAG: +30.0 points [+20.0, +40.0]" in verdict(made)
     assert "does not differ significantly from RAG after the cold start: +1.0" in verdict(made)
 
 

@@ -1,6 +1,7 @@
 """Questions split by document, and documents held out so that questions become unanswerable."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,17 @@ def test_parts_have_their_fractions_although_one_document_is_large() -> None:
     parts = split_by_document(rows, PassageMap.of(passage(number) for number in range(400)), FRACTIONS, 1)
     assert [len(parts[name]) for name in FRACTIONS] == pytest.approx([320, 40, 40], abs=6)
     assert parts != split_by_document(rows, PassageMap.of(passage(number) for number in range(400)), FRACTIONS, 2)
+
+
+def test_unanswerable_questions_are_divided_in_the_same_fractions() -> None:
+    rows = [row(number, [number // 5]) for number in range(1000)]
+    rows = [
+        replace(each, question=replace(each.question, answerable=number // 5 >= 20)) for number, each in enumerate(rows)
+    ]
+    parts = split_by_document(rows, PassageMap.of(passage(number) for number in range(200)), FRACTIONS, 1)
+    assert [len(parts[name]) for name in FRACTIONS] == pytest.approx([800, 100, 100], abs=10)
+    lost = [sum(each.question.answerable is False for each in parts[name]) for name in FRACTIONS]
+    assert lost == [80, 10, 10]
 
 
 @pytest.mark.parametrize("fractions", [{}, {"train": 0.5}, {"train": 1.5, "test": -0.5}])

@@ -3,6 +3,7 @@
 The driver owns all actors: when it ends, also by kill -9, Ray ends them.
 """
 
+import pkgutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -152,6 +153,10 @@ def train_on_cluster(
 
 def _start_actors(config: Config, folder: Path, placement: Placement) -> tuple[list[Any], RolloutBackend]:
     """Start all actors and wait until each runs; raises InputError or ConfigError if one cannot."""
+    chosen = set(ray_client.bundle_nodes(placement.group))
+    nodes = [node for node in ray_client.living_nodes() if node.id in chosen]
+    # A function of Python itself, which every node has: an actor whose class cannot be imported prints a traceback.
+    ray_client.call_on_nodes(pkgutil.resolve_name, nodes, config.cluster.patience, "sleuth:__version__")
     home, index = str(Path.cwd()), RunSources.of(config, Run(folder)).index
     restarts = config.cluster.restarts
     replicas = placement.start(RETRIEVER, RetrieverReplica, config, folder, index, home, max_restarts=restarts)

@@ -112,11 +112,11 @@ def living_nodes() -> list[Node]:
     ]
 
 
-def call_on_nodes(function: Callable[[], Any], nodes: Sequence[Node], timeout: float) -> list[Any]:
+def call_on_nodes(function: Callable[..., Any], nodes: Sequence[Node], timeout: float, *arguments: Any) -> list[Any]:
     """Call a function once on every node; raises InputError with the cause if it fails on one."""
     remote = ray.remote(num_cpus=0, max_retries=0)(function)
     calls = [
-        remote.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False)).remote()
+        remote.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False)).remote(*arguments)
         for node in nodes
     ]
     results = []

@@ -73,6 +73,7 @@ NEEDS: dict[str, Callable[[], bool]] = {
     "trackio": lambda: find_spec("trackio") is not None,
     "mlflow": lambda: find_spec("mlflow") is not None,
     "ray": lambda: find_spec("ray") is not None,
+    "netns": lambda: os.geteuid() == 0 and shutil.which("ip") is not None,
     "shared": SHARED.is_dir,
     "history": _has_history,
 }

@@ -3,6 +3,7 @@
 The driver owns all actors: when it ends, also by kill -9, Ray ends them.
 """
 
+import pkgutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -32,7 +33,7 @@ from sleuth.cluster.worker import RolloutWorker
 from sleuth.config import recipe
 from sleuth.config.cluster import ClusterConfig
 from sleuth.config.tree import Config
-from sleuth.errors import ConfigError
+from sleuth.errors import ConfigError, InputError
 from sleuth.runs.interruption import INTERRUPTION
 from sleuth.runs.run import Run
 from sleuth.train.backend import LOCAL, RolloutBackend
@@ -141,7 +142,7 @@ def train_on_cluster(
         for line in placement.lines:
             observer.log(line)
         trainers, backend = _start_actors(config, folder, placement)
-        meeting = ray_client.get(trainers[0].free_address.remote())
+        meeting = _agree_on_address(trainers)
         specs = [RankSpec(rank, len(trainers), meeting) for rank in range(len(trainers))]
         calls = [
             trainer.train.remote(spec, begun, folder, tuple(changes), backend)
@@ -152,6 +153,10 @@ def train_on_cluster(
 
 def _start_actors(config: Config, folder: Path, placement: Placement) -> tuple[list[Any], RolloutBackend]:
     """Start all actors and wait until each runs; raises InputError or ConfigError if one cannot."""
+    chosen = set(ray_client.bundle_nodes(placement.group))
+    nodes = [node for node in ray_client.living_nodes() if node.id in chosen]
+    # A function of Python itself, which every node has: an actor whose class cannot be imported prints a traceback.
+    ray_client.call_on_nodes(pkgutil.resolve_name, nodes, config.cluster.patience, "sleuth:__version__")
     home, index = str(Path.cwd()), RunSources.of(config, Run(folder)).index
     restarts = config.cluster.restarts
     replicas = placement.start(RETRIEVER, RetrieverReplica, config, folder, index, home, max_restarts=restarts)
@@ -169,6 +174,19 @@ def _start_actors(config: Config, folder: Path, placement: Placement) -> tuple[l
         for number, (worker, greeting) in enumerate(zip(workers, greetings[len(trainers) :], strict=False))
     ]
     return trainers, RayBackend(members, replicas)
+
+
+def _agree_on_address(trainers: Sequence[Any]) -> str:
+    """Return where rank 0 listens for the others; raises InputError if one cannot connect, which torch would retry."""
+    address: str = ray_client.get(trainers[0].listen.remote())
+    problems = ray_client.get([trainer.reach.remote(address) for trainer in trainers[1:]])
+    for rank, problem in enumerate(problems, 1):
+        if problem is not None:
+            raise InputError(
+                f"trainer {rank} cannot reach trainer 0 at {address} ({problem}); open all ports between the nodes"
+            )
+    ray_client.get(trainers[0].stop_listening.remote())  # before any rank connects for good
+    return address
 
 
 def _follow(trainers: Sequence[Any], calls: Sequence[Any], observer: RunObserver) -> Mapping[str, Any]:

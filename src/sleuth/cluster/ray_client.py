@@ -3,6 +3,7 @@
 Only this module and `ray_libraries` import ray.
 """
 
+import fcntl
 import logging
 import os
 import re
@@ -27,6 +28,7 @@ except ImportError:  # checked by `connected`; tests of the pure parts need no r
 LOCAL = "local"
 VERSION = (2, 60)
 REACH_SECONDS = 20.0
+SIOCGIFADDR = 0x8915  # of Linux: the address of an interface
 LOCAL_WAIT = 5.0  # seconds for a placement on this machine, whose resources do not grow
 
 
@@ -110,11 +112,11 @@ def living_nodes() -> list[Node]:
     ]
 
 
-def call_on_nodes(function: Callable[[], Any], nodes: Sequence[Node], timeout: float) -> list[Any]:
+def call_on_nodes(function: Callable[..., Any], nodes: Sequence[Node], timeout: float, *arguments: Any) -> list[Any]:
     """Call a function once on every node; raises InputError with the cause if it fails on one."""
     remote = ray.remote(num_cpus=0, max_retries=0)(function)
     calls = [
-        remote.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False)).remote()
+        remote.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False)).remote(*arguments)
         for node in nodes
     ]
     results = []
@@ -218,6 +220,23 @@ def own_address() -> str:
     """The address of this machine, at which other nodes reach it."""
     address: str = ray.util.get_node_ip_address()
     return address
+
+
+def own_interface() -> str | None:
+    """The network interface whose first IPv4 address is this machine's; None if there is none."""
+    try:
+        wanted = socket.inet_aton(own_address())
+    except OSError:  # IPv6
+        return None
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(probe, SIOCGIFADDR, name.encode().ljust(256, b"\0"))
+            except OSError:  # it has no IPv4 address
+                continue
+            if answer[20:24] == wanted:
+                return name
+    return None
 
 
 def is_lost(error: BaseException) -> bool:

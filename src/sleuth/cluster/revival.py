@@ -10,6 +10,9 @@ from sleuth.cluster.pool import Member, WorkerPool
 
 POLL_SECONDS = 0.5
 PULSE_SECONDS = 5.0
+# Ray fails calls to an actor that it restarts, but only after a second or two: these must not count as silence, because
+# the actor would be killed while it starts.
+RESTART_SECONDS = 10.0
 
 
 class Revival:
@@ -93,23 +96,24 @@ class Revival:
 
 
 class _Pulse:
-    """Calls that an actor answers while it lives."""
+    """Calls that an actor answers while it lives; it must have answered some call before."""
 
     def __init__(self, actor: Any) -> None:
         self._actor, self._call, self._asked = actor, None, 0.0
-        self._answered = False  # since it was last lost: one that Ray has not restarted yet cannot be killed
+        self._lost = self._reported = False
 
     def is_silent(self, seconds: float) -> bool:
-        """Ask again if there is an answer; whether an actor that answered before has not for so long."""
+        """Ask again if the last call has ended; True, once for each call, if it has not for so long."""
         if self._call is not None and ray_client.wait([self._call], 0):
             try:
                 ray_client.get(self._call)
-                self._answered = True
+                self._lost = False
             except Exception:  # lost, which is handled elsewhere
-                self._answered = False
+                self._lost = True
             self._call = None
         if self._call is None:
-            self._call, self._asked = self._actor.pulse.remote(), time.monotonic()
-        silent = self._answered and time.monotonic() - self._asked > seconds
-        self._answered = self._answered and not silent
+            self._call, self._asked, self._reported = self._actor.pulse.remote(), time.monotonic(), False
+        limit = max(seconds, RESTART_SECONDS) if self._lost else seconds
+        silent = not self._reported and time.monotonic() - self._asked > limit
+        self._reported = self._reported or silent
         return silent

@@ -64,22 +64,35 @@ class TrainerRank:
     def __init__(self, home: str) -> None:
         enter(home)
         self._observer = RelayedObserver()
+        self._listener: socket.socket | None = None
 
     def hello(self) -> Greeting:
         return greet()
 
-    def free_address(self) -> str:
-        """Return an address of this machine with a free port."""
-        host = ray_client.own_address()
-        with socket.socket() as probe:
-            probe.bind((host, 0))
-            return f"{host}:{probe.getsockname()[1]}"
+    def listen(self) -> str:
+        """Listen at a free port, so that other ranks can try to connect, and return the address."""
+        self._listener = socket.create_server((ray_client.own_address(), 0))
+        host, port = self._listener.getsockname()
+        return f"{host}:{port}"
+
+    def stop_listening(self) -> None:
+        """Free the port for the group of the ranks."""
+        if self._listener is not None:
+            self._listener.close()
+
+    def reach(self, address: str) -> str | None:
+        """Try to connect to trainer rank 0; return why that failed, or None."""
+        host, _, port = address.rpartition(":")
+        return ray_client.reach(host, int(port))
 
     def train(
         self, spec: RankSpec, begun: Run | Config, folder: Path, changes: Sequence[str], backend: RolloutBackend
     ) -> Mapping[str, Any] | Failure | None:
         """Train to the end; return the summary on rank 0, or the error as a value."""
         os.environ["RANK"] = str(spec.rank)
+        # Otherwise gloo announces what the host name resolves to, which is a loopback address on many machines.
+        if interface := ray_client.own_interface():
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         observer: RunObserver = self._observer if spec.rank == 0 else SilentObserver()
         try:
             _, summary = train_session(begun, folder, observer, changes, time.monotonic(), spec.join(), backend)

@@ -54,11 +54,13 @@ def count(path: Path) -> int:
 
 
 def rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a file in order, read in batches."""
+    """Yield the rows of a file in order, read in batches; times finer than a microsecond raise InputError."""
     # Without a buffer size, pyarrow holds whole columns of a row group in memory.
     with _explain_read_errors(path), parquet.ParquetFile(path, buffer_size=BUFFER) as table:
         for batch in table.iter_batches(BATCH, columns=columns):
-            yield from batch.to_pylist()
+            # pyarrow returns nanoseconds as pandas objects if pandas is installed, and otherwise rejects some of them.
+            whole = pyarrow.schema([field.with_type(_in_microseconds(field.type)) for field in batch.schema])
+            yield from batch.cast(whole).to_pylist()
 
 
 def text_columns(columns: Schema) -> list[str]:
@@ -127,6 +129,28 @@ def _holds_map(kind: Any) -> bool:
     if types.is_struct(kind):
         return any(_holds_map(field.type) for field in kind)
     return bool(types.is_map(kind)) or (_is_list(kind) and _holds_map(kind.value_type))
+
+
+def _in_microseconds(kind: Any) -> Any:
+    """Return a type with its nanoseconds, also nested ones, replaced by microseconds."""
+    types = pyarrow.types
+    if types.is_timestamp(kind) and kind.unit == "ns":
+        return pyarrow.timestamp("us", kind.tz)
+    if types.is_duration(kind) and kind.unit == "ns":
+        return pyarrow.duration("us")
+    if types.is_time64(kind):
+        return pyarrow.time64("us")
+    if types.is_struct(kind):
+        return pyarrow.struct([field.with_type(_in_microseconds(field.type)) for field in kind])
+    if types.is_map(kind):
+        return pyarrow.map_(_in_microseconds(kind.key_type), _in_microseconds(kind.item_type))
+    if types.is_fixed_size_list(kind):
+        return pyarrow.list_(_in_microseconds(kind.value_type), kind.list_size)
+    if types.is_large_list(kind):
+        return pyarrow.large_list(_in_microseconds(kind.value_type))
+    if types.is_list(kind):
+        return pyarrow.list_(_in_microseconds(kind.value_type))
+    return kind
 
 
 def _is_list(kind: Any) -> bool:

@@ -138,8 +138,9 @@ def describe_disconnect(error: BaseException, operation: str = "a computation of
     if not isinstance(error, dist.DistError) and "/gloo/" not in text:
         return None
     cause = re.sub(r"^\[\S+\] ", "", text).partition(". ")[0]
+    name = f"process {dist.get_rank()}" if dist.is_initialized() else "a process that was starting"
     return (
-        f"process {dist.get_rank()} lost the other processes at {operation!r} ({cause}); find out what ended or "
+        f"{name} lost the other processes at {operation!r} ({cause}); find out what ended or "
         "delayed them, then run: sleuth train --resume RUN"
     )
 

@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -129,11 +130,23 @@ def test_bad_parquet_is_refused(tmp_path: Path, columns: dict[str, list[object]]
         plain_corpus(tmp_path / "a.parquet", tmp_path / "out")
 
 
-def test_time_out_of_range_is_refused(tmp_path: Path) -> None:
-    times = pa.array([1], pa.timestamp("ns"))
-    parquet.write_table(pa.table({"id": ["a"], "contents": ["b"], "time": times}), tmp_path / "a.parquet")
-    with pytest.raises(InputError, match=r"a\.parquet cannot be read \(Nanosecond"):
+@pytest.mark.parametrize("kind", [pa.timestamp("ns"), pa.duration("ns"), pa.time64("ns"), pa.timestamp("ns", "UTC")])
+@pytest.mark.parametrize("nested", ["plain", "list", "struct"])
+def test_nanoseconds_are_refused_unless_they_are_whole_microseconds(tmp_path: Path, kind: Any, nested: str) -> None:
+    """Also if pandas is installed, with which pyarrow returns other objects."""
+    types = {"plain": kind, "list": pa.list_(kind), "struct": pa.struct({"at": kind})}
+
+    def write(time: int) -> None:
+        value = {"plain": time, "list": [time], "struct": {"at": time}}[nested]
+        times = pa.array([value], types[nested])
+        parquet.write_table(pa.table({"id": ["a"], "contents": ["b"], "time": times}), tmp_path / "a.parquet")
+
+    write(1)
+    with pytest.raises(InputError, match=r"a\.parquet cannot be read \(.*1"):
         plain_corpus(tmp_path / "a.parquet", tmp_path / "out")
+    write(1_001_000)
+    (found,) = stream(plain_corpus(tmp_path / "a.parquet", tmp_path / "out").path)
+    assert "0:00:00.001001" in str(found.extra["time"])
 
 
 def test_documents_are_cut_into_passages(tmp_path: Path) -> None:

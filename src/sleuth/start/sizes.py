@@ -1,7 +1,6 @@
 """Settings that `sleuth start` chooses for a model and a machine, and the recipe that records them."""
 
 import tomllib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +11,11 @@ from sleuth.errors import InputError
 from sleuth.runs.atomic import atomic_write
 from sleuth.runs.json_files import read_json
 
-RECIPE, PRACTICE = "recipe.toml", "practice.jsonl"
+RECIPE = "recipe.toml"
 SEARCHES = 4
+# At 0 the agent unlearns to abstain, because few training questions are unanswerable. At 0.3 a weak policy learns to
+# abstain from every question.
+ABSTAIN = 'abstain = 0.1              # reward of "I don\'t know" to an answerable question; 1 to an unanswerable one'
 SHORT_CONTEXT = 2048  # models with fewer positions get short prompts and one passage per search
 
 
@@ -104,7 +106,6 @@ def write_recipe(folder: Path, sizes: Sizes, *, abstain: bool, seed: int) -> Non
             f"the others); start with another --out, or remove {folder}, and give more documents, or a language model "
             "that writes questions: --teacher URL|FOLDER"
         )
-    train = [folder / "difficulty.jsonl", *(path for path in [folder / PRACTICE] if _count_lines(path))]
     text = f"""\
 # Written by `sleuth start`. Edit it before training begins, or delete {RECIPE} to have it written again.
 name = "start"
@@ -113,7 +114,7 @@ name = "start"
 policy = {_quoted(folder / "cold-start")}
 
 [data]
-train = {_quoted_list(train)}
+train = {_quoted(folder / "difficulty.jsonl")}
 test = {_quoted(folder / "parts" / "validation.jsonl")}
 
 [retrieval]
@@ -127,7 +128,7 @@ turn_tokens = {sizes.turn_tokens}
 observation_tokens = {sizes.observation_tokens}
 context_tokens = {sizes.context}
 {"[reward]" if abstain else ""}
-{"abstain = 0.0              # the right answer to an unanswerable question is: I don't know" if abstain else ""}
+{ABSTAIN if abstain else ""}
 [engine]
 slots = {sizes.slots}
 
@@ -164,10 +165,6 @@ def _count_lines(path: Path) -> int:
         return 0
     with path.open("rb") as file:
         return sum(1 for line in file if line.strip())
-
-
-def _quoted_list(paths: Sequence[Path]) -> str:
-    return f"[{', '.join(map(_quoted, paths))}]"
 
 
 def _quoted(path: Path) -> str:

@@ -5,14 +5,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sleuth.start.sizes import PRACTICE, RECIPE, Sizes
+from sleuth.start.sizes import RECIPE, Sizes
 
 DOCUMENTS, QUESTIONS, CORPUS, INDEX = "documents", "questions.jsonl", "corpus.jsonl", "index"
-CHECK, PARTS, PLAN, RUN, EVALUATIONS = "check", "parts", "plan.json", "run", "evaluations"
+CHECK, PARTS, PRACTICE, PLAN, RUN, EVALUATIONS = "check", "parts", "practice.jsonl", "plan.json", "run", "evaluations"
 TRACES, COLD_START, DIFFICULTY = "traces", "cold-start", "difficulty.jsonl"
 SPLIT = "train=0.7,validation=0.1,test=0.2"
 WITHHELD = 0.2  # training questions shown again without their evidence, so that the agent learns when to abstain
-PRACTICE_QUESTIONS = 5000  # questions by rules, for training only
+PRACTICE_QUESTIONS = 5000  # questions by rules, only for the cold start: none of them is unanswerable
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class _Stages:
             "recipe",
             "choose the settings for this model and machine",
             (self.folder / RECIPE,),
-            reads=self._paths(PARTS, PRACTICE),
+            reads=self._paths(PARTS),
         )
         yield self._stage(
             "plan", "predict the memory and time of a training step", PLAN,
@@ -125,7 +125,7 @@ class _Stages:
             "--seed", seed,
         )  # fmt: skip
         yield self._stage(
-            "practice", "make more questions by rules, for training only", PRACTICE,
+            "practice", "make more questions by rules, only for the demonstrations", PRACTICE,
             "data", "make", at(INDEX), "--out", at(PRACTICE), "--rules", "documents",
             "--name", "practice", "--questions", str(PRACTICE_QUESTIONS), "--without", at(PARTS, "validation.jsonl"),
             "--without", at(PARTS, "test.jsonl"), "--seed", seed, optional=True,

@@ -61,7 +61,7 @@ def start(
     from sleuth.start.runner import describe_stages, find_stage, require_output_folder
     from sleuth.start.runner import start as run_stages
     from sleuth.start.sizes import choose_sizes
-    from sleuth.start.stages import DOCUMENTS, QUESTIONS, RUN, StartOptions, plan_stages
+    from sleuth.start.stages import DOCUMENTS, QUESTIONS, StartOptions, plan_stages
     from sleuth.synthesis.teacher.teacher import TeacherSource
 
     name = re.sub(r"[^\w.-]+", "-", documents.resolve().name).strip("-.") or "documents"
@@ -98,5 +98,5 @@ def start(
     summary = read_json(folder / "summary.json")
     console.print(verdict(summary), soft_wrap=True)
     console.print(f"report       {folder / 'report.html'}", soft_wrap=True)
-    console.print(f"ask          {shlex.join(('sleuth', 'ask', str(folder / RUN)))}", soft_wrap=True)
+    console.print(f"ask          {summary['ask']}", soft_wrap=True)
     console.print(f"serve        {summary['serve']}", soft_wrap=True)

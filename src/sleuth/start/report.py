@@ -18,8 +18,9 @@ from sleuth.page.evaluation_report import abstention_rows
 from sleuth.reward.answers import is_abstention
 from sleuth.runs.atomic import atomic_write
 from sleuth.runs.json_files import read_json
+from sleuth.start.sizes import Sizes
 from sleuth.start.stages import DIFFICULTY as DIFFICULTY_FILE
-from sleuth.start.stages import DOCUMENTS, EVALUATIONS, PARTS, QUESTIONS, RUN, StartOptions
+from sleuth.start.stages import DOCUMENTS, EVALUATIONS, PARTS, QUESTIONS, RUN, Stages, StartOptions
 from sleuth.synthesis.candidate import DIFFICULTY
 
 ROWS = {
@@ -32,11 +33,12 @@ EXAMPLES = 12  # test questions on the page
 MAX_ANSWER = 200  # characters of an answer on the page
 
 
-def write_report(folder: Path, options: StartOptions) -> None:
+def write_report(folder: Path, options: StartOptions, sizes: Sizes) -> None:
     """Write the figures and the page; the page links the evaluations and the run."""
     results = {name: read_json(folder / EVALUATIONS / name / "results.json") for name in ROWS}
     answers = {name: read_results(folder / EVALUATIONS / name) for name in ROWS}
     summary = summarise(folder, options, results, answers)
+    summary |= commands(Stages(options, folder, sizes), summary)
     with atomic_write(folder / "summary.json") as path:
         path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     with atomic_write(folder / "report.html") as path:
@@ -78,8 +80,13 @@ def summarise(folder: Path, options: StartOptions, results: dict[str, Any], answ
         "gain": {name: asdict(gain) for name, gain in gains.items()},
         "abstention": results["trained"].get("abstention"),
         "seconds": read_json(folder / "seconds.json"),
-        "serve": shlex.join(("sleuth", "serve", "agent", str(folder / RUN))),
     }
+
+
+def commands(stages: Stages, summary: Mapping[str, Any]) -> dict[str, str]:
+    """Return how to ask and serve the trained agent, or RAG after the cold start if that is significantly better."""
+    agent = stages.agent(trained=summary["gain"]["rag-cold-start"]["high"] >= 0)
+    return {"ask": shlex.join(("sleuth", "ask", *agent)), "serve": shlex.join(("sleuth", "serve", "agent", *agent))}
 
 
 def verdict(summary: dict[str, Any]) -> str:

@@ -127,7 +127,7 @@ def _run(stage: Stage, options: StartOptions, folder: Path, sizes: Sizes, log: L
     if stage.name == "recipe":
         return write_recipe(folder, sizes, abstain=options.unanswerable > 0, seed=options.seed)
     if stage.name == "report":
-        return write_report(folder, options)
+        return write_report(folder, options, sizes)
     if not (stage.begun is not None and stage.begun.exists()):
         for output in stage.outputs:  # left by a stage that was killed between two outputs
             if output.exists():

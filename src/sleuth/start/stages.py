@@ -64,11 +64,13 @@ class Stage:
 
 def plan_stages(options: StartOptions, folder: Path, sizes: Sizes) -> list[Stage]:
     """Return all stages in order."""
-    return list(_Stages(options, folder, sizes).all())
+    return list(Stages(options, folder, sizes).all())
 
 
 @dataclass(frozen=True, slots=True)
-class _Stages:
+class Stages:
+    """The stages for a user's options, an output folder, and the settings chosen for the model."""
+
     options: StartOptions
     folder: Path
     sizes: Sizes
@@ -185,14 +187,19 @@ class _Stages:
         )
 
     def _evaluations(self) -> Iterator[Stage]:
-        options, sizes, index = self.options, self.sizes, ("--index", self._at(INDEX))
-        rag = ("--method", "rag", *index, *_settings(sizes.rag))
+        options, sizes = self.options, self.sizes
+        rag = ("--method", "rag", "--index", self._at(INDEX), *_settings(sizes.rag))
         yield self._evaluation("alone", "model alone", options.model, "--method", "direct", *_settings(sizes.alone))
         yield self._evaluation("rag", "model with RAG", options.model, *rag)
-        yield self._evaluation(
-            "rag-cold-start", "RAG after the cold start", self._at(COLD_START), *rag, *_settings(self._abstain)
-        )
-        yield self._evaluation("trained", "trained agent", self._at(RUN))
+        yield self._evaluation("rag-cold-start", "RAG after the cold start", *self.agent(trained=False))
+        yield self._evaluation("trained", "trained agent", *self.agent(trained=True))
+
+    def agent(self, *, trained: bool) -> tuple[str, ...]:
+        """The model and options of the trained agent, or of RAG after the cold start, for `ask` and others."""
+        if trained:
+            return (self._at(RUN),)
+        rag = ("--method", "rag", "--index", self._at(INDEX), *_settings((*self.sizes.rag, *self._abstain)))
+        return (self._at(COLD_START), *rag)
 
     def _evaluation(self, name: str, label: str, model: str, *words: str) -> Stage:
         outputs = (self.folder / EVALUATIONS / name / "results.json",)

@@ -1,12 +1,15 @@
 """The result of `sleuth start` in a sentence and on a page."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sleuth.evaluate.results import QuestionResult
 from sleuth.records import Question
-from sleuth.start.report import examples, page, verdict
+from sleuth.start.report import commands, examples, page, verdict
+from sleuth.start.sizes import choose_sizes
+from sleuth.start.stages import Stages, StartOptions
 
 ESTIMATE = {"value": 0.5, "low": 0.4, "high": 0.6, "count": 90}
 
@@ -36,6 +39,15 @@ def test_the_verdict_compares_with_rag_after_the_cold_start() -> None:
     made["gain"]["rag-cold-start"] = {"value": 0.01, "low": -0.02, "high": 0.04}
     assert "beats the same model with RAG: +30.0 points [+20.0, +40.0]" in verdict(made)
     assert "does not differ significantly from RAG after the cold start: +1.0" in verdict(made)
+
+
+@pytest.mark.parametrize(("high", "served"), [(0.1, "run"), (-0.1, "cold-start --method rag --index")])
+def test_the_better_agent_is_served(high: float, served: str, tmp_path: Path) -> None:
+    made = summary(-0.1, -0.2, high)
+    stages = Stages(StartOptions("docs", "quickstart"), tmp_path, choose_sizes("quickstart"))
+    found = commands(stages, made)
+    assert f"sleuth ask {tmp_path}/{served}" in found["ask"]
+    assert f"sleuth serve agent {tmp_path}/{served}" in found["serve"]
 
 
 def test_the_page_shows_rows_and_links() -> None:

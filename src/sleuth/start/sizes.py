@@ -13,9 +13,8 @@ from sleuth.runs.json_files import read_json
 
 RECIPE = "recipe.toml"
 SEARCHES = 4
-# At 0 the agent unlearns to abstain, because few training questions are unanswerable. At 0.3 a weak policy learns to
-# abstain from every question.
-ABSTAIN = 'abstain = 0.1              # reward of "I don\'t know" to an answerable question; 1 to an unanswerable one'
+# Above 0, a policy that is seldom right learns to abstain from every question (docs/log.md).
+ABSTAIN = "abstain = 0.0              # reward of \"I don't know\" to an answerable question; 1 to an unanswerable one"
 SHORT_CONTEXT = 2048  # models with fewer positions get short prompts and one passage per search
 
 

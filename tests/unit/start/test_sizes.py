@@ -23,7 +23,7 @@ def test_the_recipe_can_be_loaded(abstain: bool, parts: Path) -> None:
     write_recipe(parts, sizes, abstain=abstain, seed=3)
     config = recipe.load(str(parts / RECIPE))
     assert (config.train.steps, config.train.seed, config.agent.context_tokens) == (7, 3, sizes.context)
-    assert config.reward.abstain == (0.1 if abstain else None)
+    assert config.reward.abstain == (0.0 if abstain else None)
     assert config.evaluate.questions == 4
     assert config.model.policy == str(parts / "cold-start")
 

@@ -14,7 +14,7 @@ from sleuth.runs.json_files import read_json
 RECIPE = "recipe.toml"
 SEARCHES = 4
 # Above 0, a policy that is seldom right learns to abstain from every question (docs/log.md).
-ABSTAIN = "abstain = 0.0              # reward of \"I don't know\" to an answerable question; 1 to an unanswerable one"
+ABSTAIN = 'abstain = 0.0              # reward of "I don\'t know" to an answerable question; 1 to an unanswerable one'
 SHORT_CONTEXT = 2048  # models with fewer positions get short prompts and one passage per search
 
 

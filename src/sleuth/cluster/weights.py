@@ -172,7 +172,8 @@ class WeightSender:
         self._pool, self._buckets, self._device = pool, tuple(buckets), device
         self._host = ray_client.own_address()
         self._store = TCPStore(self._host, 0, is_master=True, wait_for_workers=False, timeout=TIMEOUT)
-        self._generations = itertools.count(1)
+        self._generations, self._transfers = itertools.count(1), itertools.count(1)
+        self._without_ipc: set[str] = set()  # workers that could not copy within the GPU once
         self._group: BroadcastGroup | None = None
         self._members: tuple[Member, ...] = ()  # of the group
         self._copies: list[Tensor] = []
@@ -199,7 +200,7 @@ class WeightSender:
             distant = tuple(member for member in members if member not in neighbours)
             if distant != self._members or (distant and self._group is None):
                 self._form_group(distant)
-            broken = False
+            broken, copying, transfer = False, neighbours, next(self._transfers)
             receives = [member.handle.receive.remote(version, self._buckets, keep_cache) for member in self._members]
             for number, flat_N in enumerate(flats):  # to the end, because gathering is collective
                 self._keep(number, flat_N)
@@ -209,12 +210,16 @@ class WeightSender:
                         self._totals.bytes += flat_N.nbytes * len(self._members)
                     except RuntimeError:
                         broken = True
-                neighbours = self._copy_within_gpu(neighbours, number, flat_N)
+                copying = self._copy_within_gpu(copying, transfer, self._buckets[number], flat_N)
             self._version = version
             if broken:
                 self._group = None  # closes the connections, so that the workers stop waiting
-            switches = [member.handle.switch.remote(version, self._buckets, keep_cache) for member in neighbours]
-            self._confirm([*self._members, *neighbours], [*receives, *switches])
+            switches = [member.handle.switch.remote(transfer, version, self._buckets, keep_cache) for member in copying]
+            self._confirm([*self._members, *copying], [*receives, *switches])
+            for member in neighbours:
+                if member not in copying and self._pool.is_up(member):
+                    self._without_ipc.add(member.name)
+                    self._send_again(member)
             if neighbours:
                 torch.cuda.ipc_collect()
         self._totals.seconds += time.monotonic() - started
@@ -260,15 +265,24 @@ class WeightSender:
         )
 
     def _shares_gpu(self, member: Member) -> bool:
-        return self._device.type == "cuda" and member.greeting.gpu == own_gpu()
+        """Whether a worker can copy weights within the GPU of this process."""
+        is_here = self._device.type == "cuda" and member.greeting.gpu == own_gpu()
+        return is_here and member.name not in self._without_ipc
 
-    def _copy_within_gpu(self, members: Sequence[Member], number: int, flat_N: Tensor) -> list[Member]:
-        """Let workers on this GPU copy a bucket; return those that live. A worker that failed gets it again later."""
-        copies = [member.handle.copy.remote(self._buckets[number], GpuHandle.of(flat_N)) for member in members]
-        for member, ref in zip(members, copies, strict=True):
-            if self._succeeds(member, ref):
-                self._totals.bytes += flat_N.nbytes
-        return [member for member in members if self._pool.is_up(member)]
+    def _copy_within_gpu(
+        self, members: Sequence[Member], transfer: int, bucket: Bucket, flat_N: Tensor
+    ) -> list[Member]:
+        """Let workers on this GPU copy a bucket; return those that did."""
+        copies = []
+        for member in members:
+            try:
+                handle = GpuHandle.of(flat_N)
+            except RuntimeError:  # an allocator whose memory cannot be shared
+                continue
+            copies.append((member, member.handle.copy.remote(transfer, bucket, handle)))
+        copied = [member for member, ref in copies if self._succeeds(member, ref)]
+        self._totals.bytes += flat_N.nbytes * len(copied)
+        return copied
 
     def _has_own_gpus(self, members: Sequence[Member]) -> bool:
         """Whether every process has a GPU of its own, as NCCL requires."""
@@ -296,16 +310,22 @@ class WeightSender:
         for member, ref in zip(members, switches, strict=True):
             if self._succeeds(member, ref):
                 continue
-            self._group = None
-            if self._pool.is_up(member):
-                try:
-                    self.catch_up(member)
-                except Exception as error:
-                    if not ray_client.is_lost(error):
-                        raise EngineFailure(
-                            f"{member.name} did not take the new weights: {ray_client.describe_failure(error)}"
-                        ) from error
-                    self._pool.mark_down(member)
+            if member in self._members:
+                self._group = None
+            self._send_again(member)
+
+    def _send_again(self, member: Member) -> None:
+        """Send the version by objects to a worker that lives; raises EngineFailure if it does not take it."""
+        if not self._pool.is_up(member):
+            return
+        try:
+            self.catch_up(member)
+        except Exception as error:
+            if not ray_client.is_lost(error):
+                raise EngineFailure(
+                    f"{member.name} did not take the new weights: {ray_client.describe_failure(error)}"
+                ) from error
+            self._pool.mark_down(member)
 
 
 class ClusterWeights:

@@ -74,7 +74,7 @@ class RolloutWorker:
         self._agent: Agent | None = None
         self._engine: WorkerEngine | None = None
         self._group: BroadcastGroup | None = None
-        self._copied: dict[str, Tensor] = {}  # weights of the next version
+        self._transfer, self._copied = 0, dict[str, Tensor]()  # weights of the next version, copied in this transfer
         self._opening, self._has_weights = asyncio.Lock(), asyncio.Event()
         self._receiving = self._running = 0
         self._usage = _UsageMeter()
@@ -166,15 +166,24 @@ class RolloutWorker:
             raise RuntimeError("this worker is in no weights group")
         await self._publish(version, lambda: group.receive(buckets), keep_cache)
 
-    async def copy(self, bucket: Bucket, handle: GpuHandle) -> None:
+    async def copy(self, transfer: int, bucket: Bucket, handle: GpuHandle) -> None:
         """Copy a bucket of the next version from trainer rank 0, which is on the same GPU."""
-        self._copied |= unpack(await asyncio.to_thread(handle.copy), bucket)
+        self._receiving += 1
+        try:
+            copied = unpack(await asyncio.to_thread(handle.copy), bucket)
+        finally:
+            self._receiving -= 1
+        if transfer > self._transfer:
+            self._transfer, self._copied = transfer, {}
+        if transfer == self._transfer:  # else it comes too late, and a mix of two versions must not be published
+            self._copied.update(copied)
 
-    async def switch(self, version: int, buckets: Sequence[Bucket], keep_cache: bool) -> None:
-        """Switch to the version whose buckets were copied; raises RuntimeError if one is missing."""
+    async def switch(self, transfer: int, version: int, buckets: Sequence[Bucket], keep_cache: bool) -> None:
+        """Switch to the version that was copied in this transfer; raises RuntimeError if a weight is missing."""
         copied, self._copied = self._copied, {}
-        if missing := {entry.name for bucket in buckets for entry in bucket} - copied.keys():
-            raise RuntimeError(f"{len(missing)} weights of version {version} were not copied")
+        names = {entry.name for bucket in buckets for entry in bucket}
+        if transfer != self._transfer or names != copied.keys():
+            raise RuntimeError(f"version {version} was not copied completely")
         await self._publish(version, lambda: copied, keep_cache)
 
     async def load(self, version: int, buckets: Sequence[Bucket], *flats: np.ndarray) -> None:

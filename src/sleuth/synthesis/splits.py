@@ -51,11 +51,15 @@ def split_by_document(
     for document, found in groups.items():
         components[joined.root(document)] += found
     parts: dict[str, list[QuestionRow]] = {name: [] for name in fractions}
-    hopeless = {name for name, found in components.items() if any(map(_is_unanswerable, found))}
-    # Held-out documents first, by their unanswerable questions, because they are few and would gather in one part.
-    for chosen, counts in ((hopeless, _is_unanswerable), (components.keys() - hopeless, _is_any)):
+    with_unanswerable = {name for name, found in components.items() if any(map(_is_unanswerable, found))}
+    # Documents with unanswerable questions first, because they are few and would gather in one part.
+    for chosen, counts in (
+        (with_unanswerable, [_is_unanswerable, _is_any]),
+        (components.keys() - with_unanswerable, [_is_any]),
+    ):
         ordered = sorted(chosen, key=lambda name: _order(name, seed))
-        _distribute([components[name] for name in ordered], parts, fractions, sum(map(counts, rows)), counts)
+        measures = [(each, sum(map(each, rows))) for each in counts]
+        _distribute([components[name] for name in ordered], parts, fractions, measures)
     return parts
 
 
@@ -63,18 +67,19 @@ def _distribute(
     components: Sequence[Sequence[QuestionRow]],
     parts: Mapping[str, list[QuestionRow]],
     fractions: Mapping[str, float],
-    total: int,
-    counts: Callable[[QuestionRow], bool],
+    measures: Sequence[tuple[Callable[[QuestionRow], bool], int]],
 ) -> None:
-    """Add each component to a part, so that the parts get about their fractions of the `total` counted questions."""
+    """Add each component to a part, so that parts get about their fractions of the total of each measure."""
     for found in components:
-        size = sum(map(counts, found))
-        filled = {name: sum(map(counts, part)) for name, part in parts.items()}
-        room = {name: share * total - filled[name] for name, share in fractions.items()}
-        fitting = [name for name in fractions if size <= room[name] + TOLERANCE * fractions[name] * total]
-        # The emptiest part that has room; a document too large for all goes where most is missing.
+        fitting = list(fractions)
+        for counts, total in measures:
+            size, filled = sum(map(counts, found)), {name: sum(map(counts, part)) for name, part in parts.items()}
+            room = {name: share * total - filled[name] for name, share in fractions.items()}
+            fitting = [name for name in fitting if size <= room[name] + TOLERANCE * fractions[name] * total]
+        # The emptiest part that has room; a component too large for all goes where most is missing.
+        counts, _ = measures[0]
         chosen = (
-            min(fitting, key=lambda name: filled[name] / fractions[name])
+            min(fitting, key=lambda name: sum(map(counts, parts[name])) / fractions[name])
             if fitting
             else max(room, key=lambda name: room[name])
         )

@@ -58,6 +58,22 @@ def test_unanswerable_questions_are_divided_in_the_same_fractions() -> None:
     assert lost == [80, 10, 10]
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_parts_have_their_fractions_although_documents_mix_both_kinds(seed: int) -> None:
+    """One document has 400 questions, of which one is unanswerable, and 29 have one unanswerable of ten."""
+    documents = [0] * 400 + [1 + number // 10 for number in range(600)]
+    made = [
+        (row(number, [document]), number == 0 or (number >= 400 and document <= 29 and number % 10 == 0))
+        for number, document in enumerate(documents)
+    ]
+    rows = [replace(each, question=replace(each.question, answerable=not lost)) for each, lost in made]
+    fractions = {"train": 0.7, "validation": 0.1, "test": 0.2}
+    parts = split_by_document(rows, PassageMap.of(passage(number) for number in range(61)), fractions, seed)
+    assert [len(parts[name]) for name in fractions] == pytest.approx([700, 100, 200], abs=45)
+    lost = [sum(each.question.answerable is False for each in parts[name]) for name in fractions]
+    assert lost == pytest.approx([21, 3, 6], abs=3)
+
+
 @pytest.mark.parametrize("fractions", [{}, {"train": 0.5}, {"train": 1.5, "test": -0.5}])
 def test_bad_fractions(fractions: dict[str, float]) -> None:
     with pytest.raises(InputError, match="add up to 1"):

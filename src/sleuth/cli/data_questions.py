@@ -70,6 +70,9 @@ def make(
         list[Path] | None,
         Option(help="Test or validation file; its pages, questions and answers are excluded. Repeatable."),
     ] = None,
+    not_in: Annotated[
+        list[Path] | None, Option(help="Question file; its questions are not made again, its pages are. Repeatable.")
+    ] = None,
     rules: Annotated[
         Rules, Option(help="Without --teacher: rules for encyclopedias or for other documents. Default: by content.")
     ] = "auto",
@@ -122,7 +125,7 @@ def make(
     from sleuth.synthesis.cloze.exclusion import read_exclusions
 
     request = _Request(source, out, questions, seed, per_passage, hops_share, name)
-    exclusions = read_exclusions(without or ())
+    exclusions = read_exclusions(without or (), not_in or ())
     if teacher is not None:
         from sleuth.synthesis.teacher.question_file import require_unfinished
         from sleuth.synthesis.teacher.teacher import TeacherSource

@@ -155,7 +155,7 @@ def _start_actors(config: Config, folder: Path, placement: Placement) -> tuple[l
     """Start all actors and wait until each runs; raises InputError or ConfigError if one cannot."""
     chosen = set(ray_client.bundle_nodes(placement.group))
     nodes = [node for node in ray_client.living_nodes() if node.id in chosen]
-    # A function of Python itself, which every node has: an actor whose class cannot be imported prints a traceback.
+    # Checked with a standard-library function first: an actor whose class cannot be imported prints a traceback.
     ray_client.call_on_nodes(pkgutil.resolve_name, nodes, config.cluster.patience, "sleuth:__version__")
     home, index = str(Path.cwd()), RunSources.of(config, Run(folder)).index
     restarts = config.cluster.restarts
@@ -177,13 +177,17 @@ def _start_actors(config: Config, folder: Path, placement: Placement) -> tuple[l
 
 
 def _agree_on_address(trainers: Sequence[Any]) -> str:
-    """Return where rank 0 listens for the others; raises InputError if one cannot connect, which torch would retry."""
+    """Return an address of rank 0 that every other rank can reach; raises InputError if one cannot.
+
+    torch would try to connect for minutes.
+    """
     address: str = ray_client.get(trainers[0].listen.remote())
     problems = ray_client.get([trainer.reach.remote(address) for trainer in trainers[1:]])
     for rank, problem in enumerate(problems, 1):
         if problem is not None:
             raise InputError(
-                f"trainer {rank} cannot reach trainer 0 at {address} ({problem}); open all ports between the nodes"
+                f"trainer rank {rank} cannot reach trainer rank 0 at {address} ({problem}); open all ports between the "
+                "nodes"
             )
     ray_client.get(trainers[0].stop_listening.remote())  # before any rank connects for good
     return address

@@ -28,7 +28,7 @@ except ImportError:  # checked by `connected`; tests of the pure parts need no r
 LOCAL = "local"
 VERSION = (2, 60)
 REACH_SECONDS = 20.0
-SIOCGIFADDR = 0x8915  # of Linux: the address of an interface
+SIOCGIFADDR = 0x8915  # Linux ioctl: the address of a network interface
 LOCAL_WAIT = 5.0  # seconds for a placement on this machine, whose resources do not grow
 
 

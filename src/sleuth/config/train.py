@@ -95,7 +95,7 @@ class TrainConfig(Section):
     keep: PositiveInt = 2
     """Number of newest checkpoints to keep."""
     keep_best: bool = False
-    """Also keep the checkpoint with the best evaluation; needs evaluate.every."""
+    """Also keep the checkpoint with the most right answers in an evaluation; needs evaluate.every."""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
     """CPU threads; 0 uses torch's default."""
     seed: Seed = 0

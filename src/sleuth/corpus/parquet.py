@@ -60,7 +60,21 @@ def rows(path: Path, columns: Sequence[str] | None = None) -> Iterator[dict[str,
         for batch in table.iter_batches(BATCH, columns=columns):
             # pyarrow returns nanoseconds as pandas objects if pandas is installed, and otherwise rejects some of them.
             whole = pyarrow.schema([field.with_type(_in_microseconds(field.type)) for field in batch.schema])
-            yield from batch.cast(whole).to_pylist()
+            yield from (batch if whole == batch.schema else _cast(batch, whole, path)).to_pylist()
+
+
+def _cast(batch: Any, whole: Schema, path: Path) -> Any:
+    """Cast a batch; raises InputError with the name of a column that would lose digits."""
+    columns = []
+    for field, column in zip(whole, batch.columns, strict=True):
+        try:
+            columns.append(column.cast(field.type))
+        except pyarrow.ArrowInvalid as error:
+            raise InputError(
+                f"the column {field.name!r} of {path} has times finer than a microsecond ({_one_line(error)}); round "
+                "them to microseconds, or remove the column"
+            ) from error
+    return pyarrow.RecordBatch.from_arrays(columns, schema=whole)
 
 
 def text_columns(columns: Schema) -> list[str]:

@@ -19,6 +19,15 @@ class Result(Protocol):
     def values(self) -> Mapping[str, float] | None: ...
 
 
+def is_right(result: Result) -> bool | None:
+    """Whether the answer is an exact match, or an abstention if there is none; None for an unusable episode."""
+    if result.values is None:
+        return None
+    if result.question.answerable is False:
+        return abstains(result.answer, result.question.golden_answers)
+    return bool(result.values["em"])
+
+
 def abstention_figures(results: Sequence[Result]) -> dict[str, Estimate]:
     """Compute the figures of abstaining over the usable questions; empty if nothing abstains or is unanswerable.
 
@@ -30,11 +39,11 @@ def abstention_figures(results: Sequence[Result]) -> dict[str, Estimate]:
     if not any(silent) and not any(hopeless):
         return {}
     answered = [each.answer is not None and not quiet for each, quiet in zip(usable, silent, strict=True)]
-    right = [
+    matches = [
         float(not lost and each.values is not None and each.values["em"])
         for each, lost in zip(usable, hopeless, strict=True)
     ]
-    kept = list(zip(silent, hopeless, answered, right, strict=True))
+    kept = list(zip(silent, hopeless, answered, matches, strict=True))
     figures: dict[str, list[float]] = {
         "rate": [float(quiet) for quiet, *_ in kept],
         "coverage": [float(given) for _, _, given, _ in kept],
@@ -42,6 +51,6 @@ def abstention_figures(results: Sequence[Result]) -> dict[str, Estimate]:
         "em_answerable": [correct for _, lost, _, correct in kept if not lost],
         "recall": [float(quiet) for quiet, lost, *_ in kept if lost],
         "abstention_precision": [float(lost) for quiet, lost, *_ in kept if quiet],
-        "right": [float(quiet) if lost else correct for quiet, lost, _, correct in kept],
+        "right": [float(right) for each in usable if (right := is_right(each)) is not None],
     }
     return {name: estimate(values) for name, values in figures.items() if values}

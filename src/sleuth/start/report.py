@@ -10,12 +10,13 @@ from typing import Any
 
 from sleuth.corpus import questions as question_files
 from sleuth.corpus.survey import describe_survey, read_survey
+from sleuth.evaluate.abstention import is_right
 from sleuth.evaluate.comparison import compare
-from sleuth.evaluate.results import QuestionResult, read_results
-from sleuth.evaluate.statistics import estimate, paired_difference
+from sleuth.evaluate.results import Evaluation, QuestionResult, read_results
+from sleuth.evaluate.statistics import paired_difference
 from sleuth.page.document import Section, cards, document, element, interval, read_estimate, short, table
 from sleuth.page.evaluation_report import abstention_rows
-from sleuth.reward.answers import is_abstention
+from sleuth.records import Estimate
 from sleuth.runs.atomic import atomic_write
 from sleuth.runs.json_files import read_json
 from sleuth.start.sizes import Sizes
@@ -52,11 +53,7 @@ def summarise(folder: Path, options: StartOptions, results: dict[str, Any], answ
     """Collect the figures of all stages."""
     survey = read_survey(folder / DOCUMENTS)
     made = question_files.load(folder / QUESTIONS)
-    pairs = {name: compare(answers[name], answers["trained"]).pairs for name in ROWS if name != "trained"}
-    gains = {
-        name: paired_difference([_rightness(pair.first) for pair in each], [_rightness(pair.second) for pair in each])
-        for name, each in pairs.items()
-    }
+    gains = {name: _gain(answers[name], answers["trained"]) for name in ROWS if name != "trained"}
     difficulties = [float(row.extra[DIFFICULTY]) for row in question_files.read_rows(folder / DIFFICULTY_FILE)]
     return {
         "options": options.as_json(),
@@ -70,7 +67,8 @@ def summarise(folder: Path, options: StartOptions, results: dict[str, Any], answ
                 for name in ("train", "validation", "test")
             },
         },
-        "right": {name: asdict(estimate([_rightness(each) for each in answers[name]])) for name in ROWS},
+        "right": {name: asdict(Evaluation(tuple(answers[name])).right) for name in ROWS},
+        "failed": {name: sum(is_right(each) is None for each in answers[name]) for name in ROWS},
         "em": {name: results[name].get("em") for name in ROWS},
         "difficulty": {
             "mean": sum(difficulties) / len(difficulties),
@@ -83,16 +81,33 @@ def summarise(folder: Path, options: StartOptions, results: dict[str, Any], answ
     }
 
 
+def _gain(before: Sequence[QuestionResult], after: Sequence[QuestionResult]) -> Estimate:
+    """Return the paired difference in right answers, over the questions that both answered without a failure."""
+    both = [(is_right(pair.first), is_right(pair.second)) for pair in compare(before, after).pairs]
+    known = [(float(first), float(second)) for first, second in both if first is not None and second is not None]
+    return paired_difference([first for first, _ in known], [second for _, second in known])
+
+
 def commands(stages: Stages, summary: Mapping[str, Any]) -> dict[str, str]:
     """Return how to ask and serve the trained agent, or RAG after the cold start if that is significantly better."""
-    agent = stages.agent(trained=summary["gain"]["rag-cold-start"]["high"] >= 0)
-    return {"ask": shlex.join(("sleuth", "ask", *agent)), "serve": shlex.join(("sleuth", "serve", "agent", *agent))}
+    trained = summary["gain"]["rag-cold-start"]["high"] >= 0
+    agent = stages.agent(trained=trained)
+    return {
+        "recommended": "trained" if trained else "rag-cold-start",
+        "ask": shlex.join(("sleuth", "ask", *agent)),
+        "serve": shlex.join(("sleuth", "serve", "agent", *agent)),
+    }
 
 
 def verdict(summary: dict[str, Any]) -> str:
-    """Summarise the gains in right answers over RAG, before and after the cold start, in a sentence each."""
+    """Summarise the gains in right answers over RAG, before and after the cold start."""
     others = {"rag": "the same model with RAG", "rag-cold-start": "RAG after the cold start"}
-    return " ".join(_compare(summary["gain"][name], label) for name, label in others.items())
+    sentences = [_compare(summary["gain"][name], label) for name, label in others.items()]
+    if summary["recommended"] == "rag-cold-start":
+        sentences.append("The commands below therefore use RAG after the cold start instead of the trained agent.")
+    if failed := sum(summary["failed"].values()):
+        sentences.append(f"{failed:,} episodes failed and are left out.")
+    return " ".join(sentences)
 
 
 def _compare(gain: Mapping[str, float], other: str) -> str:
@@ -112,27 +127,16 @@ def examples(answers: Answers) -> list[tuple[str, ...]]:
         other = trained.get(each.question.id)
         if other is not None:
             gold = " | ".join(each.question.golden_answers) if each.question.answerable is not False else "(none)"
-            rows.append((_is_right(each) == _is_right(other), (each, gold, other)))
+            rows.append((is_right(each) == is_right(other), (each, gold, other)))
     rows.sort(key=lambda row: row[0])
     return [
         (first.question.question, gold, _shown(first), _shown(second)) for _, (first, gold, second) in rows[:EXAMPLES]
     ]
 
 
-def _is_right(result: QuestionResult) -> bool:
-    """Whether an answer matches, or the agent abstains from an unanswerable question; a failed episode is not right."""
-    if result.question.answerable is False:
-        return is_abstention(result.answer)
-    return bool((result.values or {}).get("em"))
-
-
-def _rightness(result: QuestionResult) -> float:
-    return float(_is_right(result))
-
-
 def _shown(result: QuestionResult) -> str:
     answer = "(no answer)" if result.answer is None else result.answer[:MAX_ANSWER]
-    return f"{'✓' if _is_right(result) else '✗'} {answer}"
+    return f"{'✓' if is_right(result) else '✗'} {answer}"
 
 
 def page(summary: dict[str, Any], results: dict[str, Any], shown: Sequence[tuple[str, ...]]) -> str:

@@ -20,6 +20,7 @@ from sleuth.start.sizes import Sizes, write_recipe
 from sleuth.start.stages import Stage, StartOptions, plan_stages
 
 OPTIONS = "start.json"
+LAYOUT = 2  # of the output folder; raise it if stages or their outputs change
 LOCK = "lock"
 SECONDS = "seconds.json"
 # Until the command handles Ctrl-C itself, it ends without a traceback.
@@ -111,9 +112,11 @@ def _require_same_options(options: StartOptions, folder: Path) -> None:
     path = folder / OPTIONS
     if not path.exists():
         with atomic_write(path) as temporary:
-            temporary.write_text(json.dumps(options.as_json(), indent=2) + "\n", encoding="utf-8")
+            temporary.write_text(json.dumps({"layout": LAYOUT, **options.as_json()}, indent=2) + "\n", encoding="utf-8")
         return
     before, now = read_json(path), options.as_json()
+    if before.get("layout") != LAYOUT:
+        raise InputError(f"{folder} was made by another version of sleuth start; give another --out")
     changed = [name for name in now if before.get(name) != now[name]]
     if changed:
         name = changed[0]

@@ -147,7 +147,6 @@ decay = 0.5
 pack_tokens = {sizes.pack_tokens}
 save_every = {max(1, sizes.steps // 4)}
 keep = 1
-keep_best = true
 seed = {seed}
 
 [evaluate]

@@ -130,7 +130,7 @@ class Stages:
             "practice", "make more questions by rules, only for the demonstrations", PRACTICE,
             "data", "make", at(INDEX), "--out", at(PRACTICE), "--rules", "documents",
             "--name", "practice", "--questions", str(PRACTICE_QUESTIONS), "--without", at(PARTS, "validation.jsonl"),
-            "--without", at(PARTS, "test.jsonl"), "--seed", seed, optional=True,
+            "--without", at(PARTS, "test.jsonl"), "--not-in", at(PARTS, "train.jsonl"), "--seed", seed, optional=True,
         )  # fmt: skip
 
     def _demonstrations(self) -> Iterator[Stage]:

@@ -138,9 +138,13 @@ def describe_disconnect(error: BaseException, operation: str = "a computation of
     if not isinstance(error, dist.DistError) and "/gloo/" not in text:
         return None
     cause = re.sub(r"^\[\S+\] ", "", text).partition(". ")[0]
-    name = f"process {dist.get_rank()}" if dist.is_initialized() else "a process that was starting"
+    if not dist.is_initialized():
+        return (
+            f"a process could not connect to the others at the start ({cause}); check that all of them run and that "
+            "the ports between the machines are open, then run the command again"
+        )
     return (
-        f"{name} lost the other processes at {operation!r} ({cause}); find out what ended or "
+        f"process {dist.get_rank()} lost the other processes at {operation!r} ({cause}); find out what ended or "
         "delayed them, then run: sleuth train --resume RUN"
     )
 

@@ -77,6 +77,18 @@ def test_passages_of_a_test_set_are_not_used(tmp_path: Path) -> None:
     assert "fewer than 10,000" in said
 
 
+def test_known_questions_are_not_made_again_although_their_pages_are_read(tmp_path: Path) -> None:
+    source, known = corpus(tmp_path, FILM, PERSON), tmp_path / "known.jsonl"
+    made(source, "--out", tmp_path / "all.jsonl", "--per-passage", 2)
+    first, *others = questions.load(tmp_path / "all.jsonl")
+    assert any(each.supporting_ids == first.supporting_ids for each in others)
+    known.write_text((tmp_path / "all.jsonl").read_text().splitlines()[0] + "\n")
+    made(source, "--out", tmp_path / "new.jsonl", "--per-passage", 2, "--not-in", known)
+    found = questions.load(tmp_path / "new.jsonl")
+    assert first.question not in {each.question for each in found}
+    assert any(each.supporting_ids == first.supporting_ids for each in found)
+
+
 def test_other_passages_of_a_page_of_a_test_set_are_not_used(tmp_path: Path) -> None:
     test = tmp_path / "validation.jsonl"
     test.write_text('{"id": "t", "question": "Who?", "golden_answers": ["x"], "supporting_ids": ["film"]}\n')

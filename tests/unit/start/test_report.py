@@ -1,5 +1,6 @@
 """The result of `sleuth start` in a sentence and on a page."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from sleuth.evaluate.results import QuestionResult
 from sleuth.records import Question
-from sleuth.start.report import commands, examples, page, verdict
+from sleuth.start.report import _gain, commands, examples, page, verdict
 from sleuth.start.sizes import choose_sizes
 from sleuth.start.stages import Stages, StartOptions
 
@@ -20,6 +21,8 @@ def summary(value: float, low: float, high: float) -> dict[str, Any]:
         "questions": {"types": {"definition": 90}, "parts": {"train": 70, "validation": 10, "test": 10}},
         "right": dict.fromkeys(("alone", "rag", "rag-cold-start", "trained"), ESTIMATE),
         "gain": {key: {"value": value, "low": low, "high": high} for key in ("alone", "rag", "rag-cold-start")},
+        "recommended": "trained",
+        "failed": {"trained": 0},
         "difficulty": {"mean": 0.25, "always_right": 7, "never_right": 3},
         "seconds": {"documents": 1.5},
         "serve": "sleuth serve agent run",
@@ -46,8 +49,27 @@ def test_the_better_agent_is_served(high: float, served: str, tmp_path: Path) ->
     made = summary(-0.1, -0.2, high)
     stages = Stages(StartOptions("docs", "quickstart"), tmp_path, choose_sizes("quickstart"))
     found = commands(stages, made)
+    assert found["recommended"] == ("trained" if high > 0 else "rag-cold-start")
     assert f"sleuth ask {tmp_path}/{served}" in found["ask"]
     assert f"sleuth serve agent {tmp_path}/{served}" in found["serve"]
+
+
+def test_failed_episodes_are_left_out_of_the_gain() -> None:
+    question = Question("q", "Who?", ("Ada",), "set")
+    questions = [replace(question, id=f"q{number}") for number in range(100)]
+    before = [QuestionResult(each, "Ada", {"em": float(number < 80)}) for number, each in enumerate(questions)]
+    after = [
+        QuestionResult(each, "Ada", {"em": 1.0}) if number < 80 else QuestionResult(each, None, None)
+        for number, each in enumerate(questions)
+    ]
+    gain = _gain(before, after)
+    assert (gain.value, gain.count) == (0.0, 80)
+
+
+def test_the_verdict_names_what_is_recommended_and_what_failed() -> None:
+    made = summary(-0.1, -0.2, -0.05) | {"recommended": "rag-cold-start", "failed": {"trained": 3, "rag": 1}}
+    assert "use RAG after the cold start instead" in verdict(made)
+    assert "4 episodes failed" in verdict(made)
 
 
 def test_the_page_shows_rows_and_links() -> None:

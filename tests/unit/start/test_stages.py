@@ -55,6 +55,8 @@ def test_the_teacher_writes_the_questions(teacher: str, tmp_path: Path) -> None:
 
 def test_rules_give_practice_and_a_teacher_demonstrates(tmp_path: Path) -> None:
     found = stages(tmp_path, teacher="folder")
+    practice = found["practice"].words
+    assert practice[practice.index("--not-in") + 1] == str(tmp_path / "parts" / "train.jsonl")
     words = found["demonstrations by the teacher"].words
     assert words[:3] == ("traces", "sample", "folder")
     assert "--messages" in words

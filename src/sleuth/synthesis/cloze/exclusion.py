@@ -34,10 +34,11 @@ class Exclusions:
         return passage.id in self.passages or (bool(self.titles) and _title_key(passage.title) in self.titles)
 
 
-def read_exclusions(files: Sequence[Path]) -> Exclusions:
+def read_exclusions(files: Sequence[Path], known: Sequence[Path] = ()) -> Exclusions:
     """Read the exclusions from evaluation questions; raise InputError for a file without new questions.
 
-    A question without passage ids excludes the pages whose titles it contains.
+    A question without passage ids excludes the pages whose titles it contains. Questions of `known` files exclude
+    themselves only.
     """
     passages, questions, titles, answers = set[str](), set[str](), set[str](), set[str]()
     for path in files:
@@ -53,6 +54,7 @@ def read_exclusions(files: Sequence[Path]) -> Exclusions:
                 titles.update(_phrases(text))
         if len(questions) == count:
             raise InputError(f"--without {path} has no effect: it has no questions, or only questions of earlier files")
+    questions |= {question_key(row.question.question) for path in known for row in read_rows(path)}
     return Exclusions(frozenset(passages), frozenset(questions), frozenset(titles), frozenset(answers))
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -82,10 +83,22 @@ def apart(policy: Policy, prompt: list[int], completion: Completion) -> float:
     return compare(policy, [row(ids, scored, old=completion.logprobs)], 1.0).mean
 
 
-def serving(bench: Bench) -> str:
-    """The processes that serve the model."""
-    named = f"serve {bench.path}/"
-    return subprocess.run(["pgrep", "-f", named], capture_output=True, text=True, check=False).stdout
+def apart_from_samples(folder: Path, run: Run, step: int) -> float:
+    """How far a model's logprobs are from those that the episodes of a step came with, in the mean."""
+    rows = []
+    for each in read_rows(run.trajectories(step)):
+        weights = [float(origin == "sampled") for origin, count in each["origin"] for _ in range(count)]
+        rows.append(row(each["ids"], weights, old=each["logprobs"]))
+    return compare(Policy.load(folder, torch.device("cpu")), rows, 1.0).mean
+
+
+def processes(*criteria: str) -> str:
+    return subprocess.run(["pgrep", *criteria], capture_output=True, text=True, check=False).stdout
+
+
+def serving(bench: Bench, *criteria: str) -> str:
+    """The processes that serve a model, and those that supervise them."""
+    return processes(*criteria, "-f", f"serve {bench.path}/")
 
 
 def require_same_weights(run: Run, steps: int) -> None:
@@ -98,6 +111,16 @@ def require_same_weights(run: Run, steps: int) -> None:
     assert max(apart_by_step) < 1e-4
     assert [each["staleness/max"] for each in rows[1:]] == [0] * steps
     assert all(each["weights/bytes"] > 0 and each["weights/seconds"] > 0 for each in rows[1:])
+
+
+def require_last_weights(bench: Bench, run: Run, server: ServerProcess) -> None:
+    """After a run of three steps the server has the weights of the last one, which differ from those at the start."""
+    policies = [Policy.load(folder, torch.device("cpu")) for folder in (bench.path / "model", run.checkpoint(3))]
+    prompt = policies[0].tokens.encode("Question: Who wrote the book?\n")
+    completion = sampled(server.address, policies[1], prompt)
+    before, after = (apart(policy, prompt, completion) for policy in policies)
+    assert after < 1e-4
+    assert before > 1e-3
 
 
 def test_three_steps_with_a_server_by_address(bench: Bench, server: ServerProcess) -> None:
@@ -114,13 +137,7 @@ def test_three_steps_with_a_server_by_address(bench: Bench, server: ServerProces
         {v for each in read_rows(run.trajectories(step)) for v in each["weights_versions"]} for step in (1, 2, 3)
     ]
     assert versions == [{0}, {1}, {2}]
-    # And when it ended, those of the last step.
-    prompt = Policy.load(bench.path / "model", torch.device("cpu")).tokens.encode("Question: Who wrote the book?\n")
-    policies = [Policy.load(folder, torch.device("cpu")) for folder in (bench.path / "model", run.checkpoint(3))]
-    completion = sampled(server.address, policies[1], prompt)
-    before, after = (apart(policy, prompt, completion) for policy in policies)
-    assert after < 1e-4
-    assert before > 1e-3
+    require_last_weights(bench, run, server)
     assert not (run.path / "weights").exists() or not list((run.path / "weights").iterdir())
 
 
@@ -154,6 +171,16 @@ def test_two_ranks_sample_from_one_server(bench: Bench, server: ServerProcess) -
     require_same_weights(bench.run("ranks"), 3)
 
 
+@pytest.mark.ray
+def test_trainers_on_ray_sample_from_a_server_by_address(bench: Bench, server: ServerProcess) -> None:
+    changes = (*SMALL, f"engine.url={server.address}", "cluster.trainers=2", "cluster.cpus=0.5")
+    ended = sleuth(bench, "train", "small.toml", "--out", "urls", "--ray", "local", *settings(*changes))
+    assert ended.returncode == 0, ended.stderr
+    run: Run = bench.run("urls")
+    require_same_weights(run, 3)
+    require_last_weights(bench, run, server)
+
+
 @pytest.fixture
 def dense(bench: Bench, tiny: Callable[..., PreTrainedModel], tokens: Tokens) -> str:
     """The setting of a model whose layers matter: those of the bench's own are zero, so no adapter changes it."""
@@ -173,6 +200,7 @@ def test_adapters_are_sent_alone(bench: Bench, dense: str) -> None:
     last = [dict(each) for each in run.metrics()][-1]
     assert last["weights/bytes"] < base
     assert last["policy/gradient_norm"] > 0
+    assert apart_from_samples(bench.path / "dense", run, 2) > 1e-2  # so it sampled with the adapter
 
 
 @pytest.mark.ray
@@ -197,8 +225,8 @@ def test_worker_on_ray_owns_a_server_and_replaces_it_when_it_dies(bench: Bench, 
         while not metrics.exists() or metrics.read_text().count("\n") < 2:
             assert process.poll() is None, errors.read_text()
             time.sleep(0.1)
-        for pid in set(serving(bench).split()) - others:
-            os.kill(int(pid), signal.SIGKILL)
+        server = int(serving(bench, "--newest"))  # alone: its engine and its supervisor still run
+        os.kill(server, signal.SIGKILL)
         assert process.wait(1500) == 0, errors.read_text()
     finally:
         process.kill()
@@ -211,3 +239,5 @@ def test_worker_on_ray_owns_a_server_and_replaces_it_when_it_dies(bench: Bench, 
     assert (run.path / "vllm-0.log").is_file()
     assert not list((run.path / "weights").rglob("*.safetensors"))
     assert set(serving(bench).split()) <= others
+    assert not processes("-g", str(server))  # its engine, whose processes have other names
+    assert apart_from_samples(bench.path / "dense", run, 4) > 1e-2

@@ -44,9 +44,12 @@ def started(folder: Path, name: str) -> ServerProcess:
 
 
 def killed(server: ServerProcess) -> None:
-    """Ends the processes of a server as a machine that fails does; the one that guards them stays."""
-    found = subprocess.run(["pgrep", "-P", str(server.supervisor.pid)], capture_output=True, text=True, check=True)
-    os.killpg(int(found.stdout), signal.SIGKILL)
+    """Ends the processes of a server as a machine that fails does; the ones that guard them stay."""
+    process = server.supervisor.pid
+    for _ in ("supervisor", "server"):
+        found = subprocess.run(["pgrep", "-P", str(process)], capture_output=True, text=True, check=True)
+        process = int(found.stdout)
+    os.killpg(process, signal.SIGKILL)
 
 
 def saved(folder: Path, model: PreTrainedModel, tokens: Tokens) -> Path:

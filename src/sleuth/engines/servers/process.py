@@ -1,7 +1,8 @@
 """A server as a child process: start it, wait until it serves, and stop it with all its child processes.
 
 `python -m sleuth.engines.servers.process COMMAND...` supervises the server: it stops the server when its standard
-input closes, which happens however the parent process ends.
+input closes, which happens however the parent process ends. Ray kills the child processes of an actor that ends, so
+the supervisor is a child of the process that this command starts.
 """
 
 import os
@@ -50,7 +51,7 @@ class Launcher(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ServerProcess:
-    """A running server and its supervisor process."""
+    """A running server, and the process that ends with its supervisor."""
 
     address: str
     supervisor: "subprocess.Popen[bytes]"
@@ -154,10 +155,18 @@ def supervise(command: Sequence[str]) -> int:
     return code if code >= 0 else 128 - code
 
 
+def supervise_detached(command: Sequence[str]) -> int:
+    """Supervise the command in a child process, which outlives this one; return its exit code."""
+    child = os.fork()
+    if child == 0:
+        os._exit(supervise(command))
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
 def _signal_group(group: int, number: signal.Signals) -> None:
     with suppress(ProcessLookupError):
         os.killpg(group, number)
 
 
 if __name__ == "__main__":
-    sys.exit(supervise(sys.argv[1:]))
+    sys.exit(supervise_detached(sys.argv[1:]))

@@ -63,7 +63,9 @@ def test_a_server_that_never_serves_is_stopped_with_its_children(tmp_path: Path)
     assert ended(int((tmp_path / "child").read_text()))
 
 
-def test_a_server_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("children_first", [False, True])
+def test_a_server_ends_when_its_parent_is_killed(tmp_path: Path, children_first: bool) -> None:
+    """Also where the children of the parent are killed before it, as Ray does with those of an actor."""
     command = program(tmp_path, 'echo $$ > "$(dirname "$0")/child"; sleep 600')
     code = (
         "import sys; from pathlib import Path; from sleuth.engines.servers.process import start; "
@@ -74,6 +76,8 @@ def test_a_server_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     last = time.monotonic() + 60
     while not (tmp_path / "child").exists() and time.monotonic() < last:
         time.sleep(0.01)
+    if children_first:
+        subprocess.run(["pkill", "-KILL", "-P", str(parent.pid)], check=True)
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
     assert ended(int((tmp_path / "child").read_text()))

@@ -15,7 +15,7 @@ import pytest
 
 from sleuth.errors import InputError
 from sleuth.runs.lock import locked
-from sleuth.start.runner import OPTIONS, SECONDS, describe_stages, start
+from sleuth.start.runner import LAYOUT, OPTIONS, SECONDS, describe_stages, start
 from sleuth.start.sizes import choose_sizes
 from sleuth.start.stages import StartOptions, plan_stages
 
@@ -112,7 +112,7 @@ def test_a_missing_output_with_others_made_from_it_is_refused(begin: Callable[..
     folder = tmp_path / "agent"
     folder.mkdir()
     options = StartOptions(str(tmp_path / "docs"), "quickstart")
-    (folder / OPTIONS).write_text(json.dumps(options.as_json()))
+    (folder / OPTIONS).write_text(json.dumps({"layout": LAYOUT, **options.as_json()}))
     for name in ("documents", "questions.jsonl", "index", "parts", "recipe.toml", "plan.json"):
         (folder / name).touch()
     (line,) = begin()
@@ -137,9 +137,19 @@ def test_output_folders_that_are_refused(tmp_path: Path, documents: Path, out: s
 def test_other_options_are_refused(begin: Callable[..., list[str]], tmp_path: Path, documents: Path) -> None:
     (tmp_path / "agent").mkdir()
     options = StartOptions(str(documents), "quickstart", seed=1)
-    (tmp_path / "agent" / OPTIONS).write_text(json.dumps(options.as_json()))
+    (tmp_path / "agent" / OPTIONS).write_text(json.dumps({"layout": LAYOUT, **options.as_json()}))
     (line,) = begin(seed=2)
     assert "seed = 1, not 2" in line
+
+
+def test_folders_of_another_version_are_refused(
+    begin: Callable[..., list[str]], tmp_path: Path, documents: Path
+) -> None:
+    (tmp_path / "agent").mkdir()
+    (tmp_path / "agent" / OPTIONS).write_text(json.dumps(StartOptions(str(documents), "quickstart").as_json()))
+    (line,) = begin()
+    assert "another version" in line
+    assert "--out" in line
 
 
 def test_one_process_at_a_time(begin: Callable[..., list[str]], tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import json
 import os
 import platform
 import random
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -133,7 +134,7 @@ def run(name: str) -> dict[str, Any]:
 
 def every() -> dict[str, Any]:
     torch.set_num_threads(1)
-    kind = {"torch": torch.__version__.partition("+")[0], "machine": platform.machine()}
+    kind = {"torch": torch.__version__.partition("+")[0], "machine": machine()}
     return {**kind, "runs": {name: run(name) for name in RUNS}}
 
 
@@ -144,6 +145,13 @@ def apart() -> dict[str, Any]:
     )
     found: dict[str, Any] = json.loads(made.stdout)
     return found
+
+
+def machine() -> str:
+    """The architecture and the maker of the CPU: MKL and oneDNN choose other kernels for others."""
+    cpus = Path("/proc/cpuinfo")
+    found = re.search(r"vendor_id\s*:\s*(\w+)", cpus.read_text()) if cpus.exists() else None
+    return f"{platform.machine()} {found[1] if found else ''}".strip()
 
 
 def numbers(runs: dict[str, Any]) -> Iterator[tuple[str, float]]:

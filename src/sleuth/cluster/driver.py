@@ -142,8 +142,8 @@ def train_on_cluster(
         for line in placement.lines:
             observer.log(line)
         trainers, backend = _start_actors(config, folder, placement)
-        meeting = _agree_on_address(trainers)
-        specs = [RankSpec(rank, len(trainers), meeting) for rank in range(len(trainers))]
+        host, port = _open_store(trainers)
+        specs = [RankSpec(rank, len(trainers), host, port) for rank in range(len(trainers))]
         calls = [
             trainer.train.remote(spec, begun, folder, tuple(changes), backend)
             for spec, trainer in zip(specs, trainers, strict=True)
@@ -176,21 +176,20 @@ def _start_actors(config: Config, folder: Path, placement: Placement) -> tuple[l
     return trainers, RayBackend(members, replicas)
 
 
-def _agree_on_address(trainers: Sequence[Any]) -> str:
-    """Return an address of rank 0 that every other rank can reach; raises InputError if one cannot.
+def _open_store(trainers: Sequence[Any]) -> tuple[str, int]:
+    """Open the store of rank 0 and return its address; raises InputError if another rank cannot reach it.
 
     torch would try to connect for minutes.
     """
-    address: str = ray_client.get(trainers[0].listen.remote())
-    problems = ray_client.get([trainer.reach.remote(address) for trainer in trainers[1:]])
+    host, port = ray_client.get(trainers[0].open_store.remote())
+    problems = ray_client.get([trainer.reach.remote(host, port) for trainer in trainers[1:]])
     for rank, problem in enumerate(problems, 1):
         if problem is not None:
             raise InputError(
-                f"trainer rank {rank} cannot reach trainer rank 0 at {address} ({problem}); open all ports between the "
-                "nodes"
+                f"trainer rank {rank} cannot reach trainer rank 0 at {host}:{port} ({problem}); open all ports between "
+                "the nodes"
             )
-    ray_client.get(trainers[0].stop_listening.remote())  # before any rank connects for good
-    return address
+    return host, port
 
 
 def _follow(trainers: Sequence[Any], calls: Sequence[Any], observer: RunObserver) -> Mapping[str, Any]:

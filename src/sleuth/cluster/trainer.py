@@ -1,13 +1,14 @@
 """The trainer rank: runs the training loop as one process of a torch group, as a threaded Ray actor."""
 
 import os
-import socket
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from torch._C._distributed_c10d import TCPStore
 
 from sleuth.cluster import ray_client
 from sleuth.cluster.actor import Failure, Greeting, enter, greet
@@ -26,14 +27,18 @@ Event = tuple[str, tuple[Any, ...]]  # a method of RunObserver and its arguments
 
 @dataclass(frozen=True, slots=True)
 class RankSpec:
-    """The place of a rank among all trainer ranks; rank 0 listens at `address`."""
+    """The place of a rank among all trainer ranks; they meet at the store that rank 0 opened at `host` and `port`."""
 
     rank: int
     world: int
-    address: str
+    host: str
+    port: int
 
-    def join(self) -> Ranks:
-        return Torchrun.join(self.rank, self.world, self.address) if self.world > 1 else ALONE
+    def join(self, opened: TCPStore | None) -> Ranks:
+        """Join the group of the ranks; `opened` is the store of rank 0."""
+        if self.world == 1:
+            return ALONE
+        return Torchrun.join(self.rank, self.world, opened or TCPStore(self.host, self.port))
 
 
 class RelayedObserver:
@@ -64,26 +69,19 @@ class TrainerRank:
     def __init__(self, home: str) -> None:
         enter(home)
         self._observer = RelayedObserver()
-        self._listener: socket.socket | None = None
+        self._store: TCPStore | None = None
 
     def hello(self) -> Greeting:
         return greet()
 
-    def listen(self) -> str:
-        """Listen at a free port, so that other ranks can try to connect, and return the address."""
-        self._listener = socket.create_server((ray_client.own_address(), 0))
-        host, port = self._listener.getsockname()
-        return f"{host}:{port}"
+    def open_store(self) -> tuple[str, int]:
+        """Open the store where the ranks meet, on a free port; return its address."""
+        self._store = TCPStore(ray_client.own_address(), 0, is_master=True, wait_for_workers=False)
+        return self._store.host, self._store.port
 
-    def stop_listening(self) -> None:
-        """Free the port for the group of the ranks."""
-        if self._listener is not None:
-            self._listener.close()
-
-    def reach(self, address: str) -> str | None:
+    def reach(self, host: str, port: int) -> str | None:
         """Try to connect to trainer rank 0; return why that failed, or None."""
-        host, _, port = address.rpartition(":")
-        return ray_client.reach(host, int(port))
+        return ray_client.reach(host, port)
 
     def train(
         self, spec: RankSpec, begun: Run | Config, folder: Path, changes: Sequence[str], backend: RolloutBackend
@@ -95,7 +93,9 @@ class TrainerRank:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
         observer: RunObserver = self._observer if spec.rank == 0 else SilentObserver()
         try:
-            _, summary = train_session(begun, folder, observer, changes, time.monotonic(), spec.join(), backend)
+            _, summary = train_session(
+                begun, folder, observer, changes, time.monotonic(), spec.join(self._store), backend
+            )
         except (Exception, SystemExit) as error:
             return _failure(error)
         return summary

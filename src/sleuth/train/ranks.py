@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Store
 
 from sleuth.config.agent import REMOTE
 from sleuth.config.tree import Config
@@ -80,15 +81,11 @@ class Torchrun:
     group: dist.ProcessGroup
 
     @classmethod
-    def join(cls, rank: int = -1, world: int = -1, address: str | None = None) -> "Torchrun":
-        """Join a process group, by default the one that torchrun describes in the environment.
-
-        `address` is the HOST:PORT where rank 0 listens for the others.
-        """
+    def join(cls, rank: int = -1, world: int = -1, store: Store | None = None) -> "Torchrun":
+        """Join the process group that meets at `store`, by default the one that torchrun describes."""
         on_gpu = torch.cuda.is_available()
         backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
-        method = None if address is None else f"tcp://{address}"
-        dist.init_process_group(backend, init_method=method, rank=rank, world_size=world)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=world)
         joined = cls(dist.get_rank(), dist.get_world_size(), _object_group())
         if len({each for (each,) in joined.gather([on_gpu], "the start")}) > 1:
             raise ConfigError(f"some of the {joined.world} processes have no GPU; start at most one process per GPU")

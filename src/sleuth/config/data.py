@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from sleuth.config.section import Section, Seed
+from sleuth.config.section import PositiveFloat, Section, Seed
 
 FILES = ("corpus", "train", "test")
 Questions = str | list[str]  # one file or several
@@ -17,6 +17,9 @@ class WorldConfig(Section):
     """Number of training questions."""
     seed: Seed = 0
     """Seed of the generated world."""
+    mixture: dict[str, PositiveFloat] | None = None
+    """Weights of the question types one_hop, two_hop, three_hop, four_hop, comparison and yes_no. Default: all but
+    four_hop."""
 
 
 class DataConfig(Section):

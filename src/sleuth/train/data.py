@@ -51,7 +51,8 @@ def prepare_sources(config: Config, run: Run, observer: RunObserver, ranks: Rank
         if config.world is not None and not world.exists():
             observer.begin("generating the world", 1)
             encyclopedia = World(config.world.passages, config.world.seed)
-            write_world(encyclopedia, world, config.world.questions, config.evaluate.questions)
+            counts = config.world.questions, config.evaluate.questions
+            write_world(encyclopedia, world, *counts, mixture=config.world.mixture)
         if sources.corpus is not None and config.retrieval.replay is None and not sources.index.exists():
             observer.begin("indexing", 1)
             plan = index.plan_index(config.retrieval)

@@ -86,7 +86,8 @@ def measure_ceiling(policy: Policy, name: str = QUICKSTART) -> Evaluation:
     assert config.world is not None  # noqa: S101  the quickstart generates its world
     with TemporaryDirectory() as name:
         scratch, world = Path(name), Path(name) / "world"
-        write_world(World(config.world.passages, config.world.seed), world, 1, config.evaluate.questions)
+        encyclopedia = World(config.world.passages, config.world.seed)
+        write_world(encyclopedia, world, 1, config.evaluate.questions, mixture=config.world.mixture)
         index.build(world / CORPUS, scratch / "index", index.plan_index(config.retrieval))
         agent = build_agent(config, embed_policy(config, policy), policy.tokens, scratch / "index", scratch / SEARCHES)
         test, rubric = questions.load(world / TEST), Rubric(config.reward)
@@ -108,7 +109,7 @@ def load_ceiling(policy: Path, config: Config) -> dict[str, Any] | None:
 def _ceiling_settings(config: Config) -> dict[str, Any]:
     """Return the settings that a ceiling depends on."""
     return {
-        "world": config.world and {"passages": config.world.passages, "seed": config.world.seed},
+        "world": config.world and config.world.model_dump(mode="json", exclude={"questions"}),
         "retrieval": config.retrieval.model_dump(mode="json", exclude=WITHOUT_EFFECT),
         "agent": config.agent.model_dump(mode="json", exclude={"concurrency"}),
         "questions": config.evaluate.questions,

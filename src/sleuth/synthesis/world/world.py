@@ -217,6 +217,7 @@ _TYPES: dict[str, Callable[[_QuestionWriter, _Draw, int], _Draft | None]] = {
     "one_hop": _QuestionWriter.one_hop,
     "two_hop": lambda writer, draw, _: writer.chain(draw, 2),
     "three_hop": lambda writer, draw, _: writer.chain(draw, 3),
+    "four_hop": lambda writer, draw, _: writer.chain(draw, 4),
     "comparison": _QuestionWriter.comparison,
     "yes_no": _QuestionWriter.yes_no,
 }
@@ -250,7 +251,12 @@ def _question_types(mixture: Mapping[str, float]) -> Iterator[str]:
 
 
 def write_world(
-    world: World, folder: Path, train: int, test: int, on_row: Callable[[], object] = lambda: None
+    world: World,
+    folder: Path,
+    train: int,
+    test: int,
+    on_row: Callable[[], object] = lambda: None,
+    mixture: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """Atomically write corpus, questions and manifest to a new folder; return the manifest."""
     if folder.exists():
@@ -269,10 +275,12 @@ def write_world(
                 file.write(json.dumps({"id": passage.id, "contents": passage.contents}, ensure_ascii=False) + "\n")
         rows = {CORPUS: len(world)}
         for name, split, count in splits:
-            generated = (each.question for each in world.questions(split, count))
+            generated = (each.question for each in world.questions(split, count, mixture=mixture or MIXTURE))
             rows[name] = questions.write(temporary / name, counted(generated))
         files = {name: {"rows": count, "sha256": fingerprint(temporary / name)} for name, count in rows.items()}
         header = {"format": FORMAT, "kind": "world", "sleuth": __version__}
         manifest = {**header, "passages": len(world), "seed": world.seed, "files": files}
+        if mixture is not None:
+            manifest["mixture"] = dict(mixture)
         (temporary / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
     return manifest

@@ -12,6 +12,7 @@ import pytest
 import Stemmer
 
 from sleuth.corpus import questions
+from sleuth.corpus.questions import TEST
 from sleuth.errors import ConfigError, InputError
 from sleuth.synthesis.world.schema import RELATIONS, SPLITS
 from sleuth.synthesis.world.world import MIXTURE, Hop, World, WorldQuestion, write_world
@@ -110,6 +111,22 @@ def test_question_types_follow_the_mixture(world: World, asked: dict[str, list[W
     assert found == {name: round(share * 2000) for name, share in MIXTURE.items()}
     only = [generated.question.type for generated in world.questions("test", 9, mixture={"one_hop": 2, "yes_no": 1})]
     assert Counter(only) == {"one_hop": 6, "yes_no": 3}
+
+
+def test_four_hops_on_request(world: World) -> None:
+    chains = list(world.questions("train", 50, mixture={"four_hop": 1}))
+    assert all(each.question.type == "four_hop" and each.question.hops == len(each.hops) == 4 for each in chains)
+    for each in chains:
+        assert [hop.subject for hop in each.hops[1:]] == [hop.value for hop in each.hops[:-1]]
+
+
+def test_mixture_of_a_world_folder_is_recorded(world: World, tmp_path: Path) -> None:
+    write_world(world, tmp_path / "plain", 4, 4)
+    manifest = write_world(world, tmp_path / "hard", 4, 4, mixture={"four_hop": 1.0, "comparison": 1.0})
+    assert manifest["mixture"] == {"four_hop": 1.0, "comparison": 1.0}
+    assert "mixture" not in json.loads((tmp_path / "plain" / "manifest.json").read_text())
+    kinds = [json.loads(line)["type"] for line in (tmp_path / "hard" / TEST).read_text().splitlines()]
+    assert sorted(kinds) == ["comparison", "comparison", "four_hop", "four_hop"]
 
 
 def test_hop_count_of_each_type(asked: dict[str, list[WorldQuestion]]) -> None:
@@ -231,7 +248,7 @@ def test_world_size_out_of_range(passages: int) -> None:
         World(passages, 0)
 
 
-@pytest.mark.parametrize("mixture", [{}, {"four_hop": 1.0}, {"one_hop": -1.0, "two_hop": 2.0}, {"one_hop": 0.0}])
+@pytest.mark.parametrize("mixture", [{}, {"five_hop": 1.0}, {"one_hop": -1.0, "two_hop": 2.0}, {"one_hop": 0.0}])
 def test_invalid_mixture(mixture: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match="mixture"):
         next(World(100, 0).questions("train", 1, mixture=mixture))

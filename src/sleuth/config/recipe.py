@@ -121,7 +121,8 @@ def with_absolute_paths(config: Config) -> Config:
     for name in ("encoder", "rerank"):
         model = getattr(retrieval, name)
         is_given = model != type(retrieval).model_fields[name].default
-        paths[name] = model if is_given and Path(model).is_dir() else None
+        # os.path.isdir: Path.is_dir raises an error for a name that is too long.
+        paths[name] = model if is_given and os.path.isdir(model) else None  # noqa: PTH112
     file, colon, prompt = (config.agent.prompt or "").rpartition(":")
     updates: dict[str, dict[str, object]] = {
         "model": {"policy": _absolute_policy(config.model.policy)},

@@ -1,7 +1,7 @@
 """A generation request, and the host's view of all slots as arrays.
 
 A step touches every slot. Touching Python objects one by one would take longer than a GPU step, so sampled tokens stay
-in a ring buffer until their request ends, fills a page or streams.
+in a ring buffer until their request ends, fills the ring or streams.
 
 Suffixes: S slots, M sampled slots of a step, R steps of the ring.
 """
@@ -14,7 +14,7 @@ import numpy as np
 from sleuth.engines.base import Completion, Finish, OnTokens, Sampling, Session
 from sleuth.engines.paged.page_pool import PAGE_SIZE
 
-RING = 4 * PAGE_SIZE  # requests are updated at least once per page
+RING = 256  # steps; requests are updated when they end, and otherwise at least once per ring
 
 
 @dataclass(slots=True, eq=False)
@@ -91,7 +91,6 @@ class SlotTable:
         self.capacity_S = np.zeros(slots, dtype=np.int64)
         self.launched_S = np.zeros(slots, dtype=np.int64)
         self.received_S = np.zeros(slots, dtype=np.int64)
-        self.prompt_S = np.zeros(slots, dtype=np.int64)
         self.max_new_S = np.zeros(slots, dtype=np.int64)
         self.seed_S = np.zeros(slots, dtype=np.uint64)
         self.stop_class_S = np.zeros(slots, dtype=np.int64)
@@ -110,7 +109,7 @@ class SlotTable:
         self.computed_S[slot] = request.registered
         self.capacity_S[slot] = len(request.pages) * PAGE_SIZE
         self.launched_S[slot] = self.received_S[slot] = len(request.logprobs)
-        self.prompt_S[slot], self.max_new_S[slot] = request.prompt_length, request.max_new
+        self.max_new_S[slot] = request.max_new
         self.seed_S[slot] = int(request.sampling.seed)
         self.stop_class_S[slot], self.streaming_S[slot] = request.stop_class, request.on_tokens is not None
 

@@ -195,5 +195,5 @@ class PagePool:
 
 
 def _pack(ids: Sequence[int]) -> bytes:
-    """Pack token ids, because bytes are hashed and compared faster than tuples."""
+    """Token ids as bytes, which are hashed and compared faster than tuples; free for an array."""
     return array("i", ids).tobytes()

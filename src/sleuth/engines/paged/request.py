@@ -7,6 +7,7 @@ Suffixes: S slots, M sampled slots of a step, R steps of the ring.
 """
 
 import asyncio
+from array import array
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,11 +22,12 @@ RING = 256  # steps; requests are updated when they end, and otherwise at least 
 class Request:
     """A request: the tokens the host has processed, and the pages of their keys and values.
 
+    The tokens are an array of 32-bit integers, which is copied and compared without touching Python objects.
     `max_new` bounds the sampled tokens, `stop_class` is its row in the stop checker's table, and `registered` counts
     the tokens whose pages the pool can find.
     """
 
-    ids: list[int]
+    ids: "array[int]"
     prompt_length: int
     sampling: Sampling
     max_new: int
@@ -45,7 +47,7 @@ class Request:
 
     @property
     def sampled(self) -> list[int]:
-        return self.ids[self.prompt_length :]
+        return self.ids[self.prompt_length :].tolist()
 
     @property
     def is_done(self) -> bool:
@@ -97,7 +99,7 @@ class SlotTable:
         self.streaming_S = np.zeros(slots, dtype=bool)
         # Incremented when a slot changes hands, to recognise tokens sampled for its previous request.
         self.generation_S = np.zeros(slots, dtype=np.int64)
-        self._token_RS = np.zeros((RING, slots), dtype=np.int64)
+        self._token_RS = np.zeros((RING, slots), dtype=np.int32)
         self._logprob_RS = np.zeros((RING, slots), dtype=np.float64)
         self._version_R = np.zeros(RING, dtype=np.int64)
         self._steps = 0
@@ -134,6 +136,6 @@ class SlotTable:
         """Append the tokens received since the last update."""
         new = int(self.received_S[request.slot]) - len(request.logprobs)
         places = np.arange(self._steps - new + 1, self._steps + 1) % RING
-        request.ids += self._token_RS[places, request.slot].tolist()
+        request.ids.frombytes(self._token_RS[places, request.slot].tobytes())
         request.logprobs += self._logprob_RS[places, request.slot].tolist()
         request.versions += self._version_R[places].tolist()

@@ -67,7 +67,7 @@ class Plan:
     recompute: float = 0.0
     optimiser: Kind = "adamw"
     offload: bool = False
-    pack_tokens: int = 16_384
+    pack_tokens: int | None = None
     slots: int = 1024
     engine_memory: float = 0.2
     warmup: int = 16

@@ -25,7 +25,7 @@ from sleuth.model.memory import describe_out_of_memory
 from sleuth.model.shapes import published_shape
 from sleuth.train import accelerators
 from sleuth.train.accelerators import GIB, Accelerator
-from sleuth.train.footprint import ModelSize, Setup, predict
+from sleuth.train.footprint import ModelSize, Setup, default_pack_tokens, predict
 from sleuth.train.step_time import Episodes, predict_seconds
 
 SAMPLES = 8
@@ -97,7 +97,8 @@ def predict_step(shape: PretrainedConfig, plan: Plan, device: Accelerator) -> tu
     updates = plan.updates(count)
     lengths = plan.prompt_tokens, plan.turn_tokens, plan.observation_tokens
     episodes = Episodes(count, plan.samples, updates, turns, *lengths)
-    rows = min(max(1, plan.pack_tokens // episodes.tokens), max(1, count // updates))
+    pack = plan.pack_tokens or default_pack_tokens(shape, device.memory if device.is_gpu else 0)
+    rows = min(max(1, pack // episodes.tokens), max(1, count // updates))
     setup = Setup(
         policy=ModelSize.of(shape),
         device=device,

@@ -152,7 +152,9 @@ def step(
     recompute: Recompute = 0.0,
     optimiser: Annotated[Literal["adamw", "adamw8bit"], Option(help="Optimiser.")] = "adamw",
     offload: Annotated[bool, Option("--offload", help="Keep the optimiser's state in host memory.")] = False,
-    pack_tokens: Annotated[int, Option(min=1, max=MAX_TOKENS, help="Tokens per packed pass.")] = 16_384,
+    pack_tokens: Annotated[
+        int | None, Option(min=1, max=MAX_TOKENS, help="Tokens per packed pass.", show_default="as train.pack_tokens")
+    ] = None,
     slots: Slots = None,
     engine_memory: EngineMemory = 0.2,
     warmup: Annotated[int, Option(min=0, max=MAX_ITEMS, help="Questions of a warm-up step.")] = 16,

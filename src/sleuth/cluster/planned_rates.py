@@ -9,7 +9,7 @@ from sleuth.config.retrieval import Backend, backend_of
 from sleuth.config.tree import Config
 from sleuth.train.accelerators import Accelerator
 from sleuth.train.footprint import HALF, Setup, predict
-from sleuth.train.plan import Models, describe, longest_episodes, typical_episodes
+from sleuth.train.plan import Models, describe, longest_episodes, pack_tokens, typical_episodes
 from sleuth.train.step_time import Episodes, decode_step_seconds, predict_seconds, prefill_seconds, rates_of
 
 # Assumptions, not measured here. Bytes per second and GPU of collectives within a machine and between machines.
@@ -45,7 +45,7 @@ def plan_rates(
         train=tokens / seconds.train,
         score=tokens / seconds.score if seconds.score else None,
         step=seconds.optimiser / trainers,
-        pack=max(config.train.pack_tokens, episodes.tokens),
+        pack=max(pack_tokens(config, device, models.policy), episodes.tokens),
         pack_seconds=COLLECTIVE_BYTES * setup.policy.parameters / link if trainers > 1 else 0.0,
         weights=weights,
         transfer=_transfer_rate(setup, link, separate),

@@ -88,8 +88,8 @@ class TrainConfig(Section):
     """AdamW epsilon."""
     gradient_clip: Annotated[float, Field(gt=0, le=1000000000000.0)] = 1.0
     """Maximum gradient norm (clipping)."""
-    pack_tokens: TokenCount = 16384
-    """Tokens per packed forward pass."""
+    pack_tokens: TokenCount | None = None
+    """Tokens per packed forward pass; none: 16384, or more if they need at most a sixth of a GPU's memory."""
     save_every: PositiveInt = 20
     """Steps between checkpoints."""
     keep: PositiveInt = 2

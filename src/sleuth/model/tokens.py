@@ -28,6 +28,9 @@ PATTERNS = tuple(
     + r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
     for numbers in (r"\p{N}", r"\p{N}{1,3}")
 )
+# The same of the quickstart's models, with tags and with JSON.
+TAG_PATTERN = r" ?</?[a-z]+>| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]|\s+"
+JSON_PATTERN = r" ?</?[a-z_]+>| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9<]+| ?<|\s+"
 PUNCTUATION = ".,;:!?()\"'-\n"
 SPACE = "\u0120"  # the space in a byte-level vocabulary
 _SINGLE_SPACE = re.compile(r" (?<=\S )(?=\S)")
@@ -147,8 +150,8 @@ class WordEncoder:
     """Encodes text word by word with a cache; exact for tokenizers that pass `splits_at_words`.
 
     The pre-tokenizer must always split before a single space between two non-space characters, and between a letter or
-    digit and punctuation. Byte-level BPE with PATTERNS does: no piece continues across these positions, and
-    no pattern looks behind.
+    digit and punctuation. Byte-level BPE or WordPiece with these patterns does: no piece continues across these
+    positions, and no pattern looks behind.
     """
 
     def __init__(self, tokenizer: Tokenizer, capacity: int = CACHED_WORDS) -> None:
@@ -191,7 +194,8 @@ class WordEncoder:
             return []
         (ids,) = self._ids([" ".join(("", *words))])
         starts = [position for position, token in enumerate(ids) if token in self._space_prefixed]
-        if len(starts) != len(words):  # some words contain spaces
+        # Some words contain spaces, or an unknown one has no token that begins with its space.
+        if len(starts) != len(words) or any(" " in word for word in words):
             return [array("i", each).tobytes() for each in self._ids([f" {word}" for word in words])]
         return [array("i", ids[start:end]).tobytes() for start, end in pairwise([*starts, len(ids)])]
 
@@ -208,8 +212,7 @@ def splits_at_words(tokenizer: Tokenizer) -> bool:
         steps = step["pretokenizers"] if step["type"] == "Sequence" else [step]
     added = [token for token in tokenizer.get_added_tokens_decoder().values() if not token.special]
     return (
-        isinstance(model, models.BPE)
-        and model.dropout is None
+        (isinstance(model, models.WordPiece) or (isinstance(model, models.BPE) and model.dropout is None))
         and (tokenizer.normalizer is None or json.loads(tokenizer.normalizer.__getstate__()) == {"type": "NFC"})
         and any(map(_is_byte_level, steps))
         and all(_is_byte_level(step) or _is_known(step) for step in steps)
@@ -225,7 +228,7 @@ def _is_byte_level(step: dict[str, object]) -> bool:
 def _is_known(step: dict[str, object]) -> bool:
     if step["type"] == "Digits":
         return True
-    patterns = [{"Regex": pattern} for pattern in PATTERNS]
+    patterns = [{"Regex": pattern} for pattern in (*PATTERNS, TAG_PATTERN, JSON_PATTERN)]
     return step["type"] == "Split" and step["pattern"] in patterns and step["behavior"] == "Isolated"
 
 

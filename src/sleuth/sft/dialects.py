@@ -15,7 +15,7 @@ from sleuth.agent.chat_template import turn_frame
 from sleuth.agent.function_calls import FunctionCalls
 from sleuth.agent.protocol import Protocol
 from sleuth.agent.tags import Tags
-from sleuth.model.tokens import Tokens
+from sleuth.model.tokens import JSON_PATTERN, TAG_PATTERN, Tokens
 from sleuth.records import Answer, Hit, Passage, Question, ToolCall
 from sleuth.sft.demonstrations import Speech
 
@@ -167,7 +167,7 @@ def _function_call_speech(tokens: Tokens) -> Callable[[random.Random], Speech]:
 DIALECTS: Mapping[str, Dialect] = {
     "tags": Dialect(
         recipe="quickstart",
-        piece=r" ?</?[a-z]+>| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]|\s+",
+        piece=TAG_PATTERN,
         special=(PAD, "<|end|>"),
         chat_template=None,
         texts=_tag_texts,
@@ -176,7 +176,7 @@ DIALECTS: Mapping[str, Dialect] = {
     "tools": Dialect(
         recipe="quickstart-tools",
         # Punctuation of JSON in few pieces: a call of a function takes twenty tokens instead of thirty.
-        piece=r" ?</?[a-z_]+>| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9<]+| ?<|\s+",
+        piece=JSON_PATTERN,
         special=(PAD, "<|im_end|>", "<|im_start|>"),
         chat_template=CHAT_TEMPLATE,
         texts=_function_call_texts,

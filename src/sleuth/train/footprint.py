@@ -25,6 +25,8 @@ CONTEXT = int(0.6 * GIB)  # of CUDA and its libraries
 GRAPH = 8 << 20  # nodes of one captured CUDA graph
 FRAGMENTATION = 0.03  # of what a pass allocates
 PROCESS = int(0.7 * GIB)  # Python, torch and the other libraries, on a CPU
+PACK_TOKENS, MAX_PACK_TOKENS = 1 << 14, 1 << 16  # smallest and largest default of `train.pack_tokens`
+PACK_MEMORY = 1 / 6  # share of a GPU's memory for the activations of a default pack beyond the smallest
 CPU_LOGITS = 5  # tensors of the size of a chunk's logits that exist at once without the kernels
 
 Engine = Literal["shared", "copy", "server", "elsewhere"]
@@ -248,6 +250,21 @@ def layer_activations(setup: Setup, model: ModelSize, rank: int) -> int:
     # Hugging Face's own modules with our attention; frozen norms need not save their normed input.
     values = (4 if rank else 6) * width + 4 * queries + 4 * keys + 4 * inner + heads + 2 + ranks
     return setup.itemsize * values
+
+
+def default_pack_tokens(config: PretrainedConfig, memory: int) -> int:
+    """The number of tokens of a pass if `train.pack_tokens` is not set; `memory` of the GPU in bytes, 0 without one.
+
+    The host takes as long to launch the kernels of a small pass as of a large one, so small models need large packs.
+    """
+    shape, width = AttentionShape.of(config, torch.bfloat16), int(config.hidden_size)
+    inner = int(getattr(config, "intermediate_size", None) or 4 * width)
+    # As in `layer_activations`, for fused layers.
+    token = shape.layers * HALF * (2 * width + 2 * (shape.heads + shape.kv_heads) * shape.head_dim + 2 * inner)
+    tokens = PACK_TOKENS
+    while tokens < MAX_PACK_TOKENS and 2 * tokens * token <= PACK_MEMORY * memory:
+        tokens *= 2
+    return tokens
 
 
 def activations(setup: Setup, model: ModelSize, rank: int) -> int:

@@ -14,7 +14,7 @@ from sleuth.model.memory import device_memory
 from sleuth.model.shapes import shape_of_folder
 from sleuth.train import accelerators
 from sleuth.train.accelerators import GIB, Accelerator
-from sleuth.train.footprint import Engine, Footprint, ModelSize, Setup, predict
+from sleuth.train.footprint import Engine, Footprint, ModelSize, Setup, default_pack_tokens, predict
 from sleuth.train.step_time import Episodes, StepTime, predict_seconds
 
 # A typical Search-R1 episode, within the limits of the recipe.
@@ -117,11 +117,16 @@ class Models:
         return cls(ModelSize.of(shape_of(config.model.policy)), other)
 
 
+def pack_tokens(config: Config, device: Accelerator, policy: ModelSize) -> int:
+    """Tokens of a pack on a device."""
+    return config.train.pack_tokens or default_pack_tokens(policy.config, device.memory if device.is_gpu else 0)
+
+
 def describe(config: Config, device: Accelerator, models: Models, episodes: Episodes, ranks: int = 1) -> Setup:
     """Translate the settings of a run whose episodes have these lengths."""
     train, lora, algorithm, policy = config.train, config.model.lora, config.algorithm, models.policy
     batch = max(1, episodes.count // episodes.updates // ranks) * episodes.tokens
-    pack = min(max(train.pack_tokens, episodes.tokens), batch)
+    pack = min(max(pack_tokens(config, device, policy), episodes.tokens), batch)
     critic = (models.critic or policy) if algorithm.advantage == "gae" else None
     return Setup(
         policy=policy,

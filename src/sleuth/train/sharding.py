@@ -73,13 +73,17 @@ def score_rows(
     rows: Sequence[Row], tokens: int, device: torch.device, ranks: Ranks, score: Callable[[Pack], Tensor]
 ) -> list[Tensor]:
     """Apply `score` to the scored tokens of each row; returns CPU tensors for all rows on every rank."""
-    mine: list[tuple[int, Tensor]] = []
+    mine: list[tuple[Pack, Tensor]] = []
     for packed in rank_packs(rows, tokens, device, ranks):
         values_T = score(packed).float()
         if packed.rows:
-            mine += zip(packed.rows, values_T.split(packed.scored), strict=True)
-    # Pickling a view of a tensor would send the whole tensor to the other ranks.
-    copies = [(index, part.cpu() if part.is_cuda else part.clone()) for index, part in mine]
+            mine.append((packed, values_T))
+    # One copy per pack, after all passes are launched. Pickling a view would send the whole tensor to the other ranks.
+    copies = [
+        (index, part.clone())
+        for packed, values_T in mine
+        for index, part in zip(packed.rows, values_T.cpu().split(packed.scored), strict=True)
+    ]
     values = dict(pair for theirs in ranks.gather(copies, "the logprobs of a batch") for pair in theirs)
     return [values[index] for index in range(len(rows))]
 

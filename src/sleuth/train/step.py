@@ -25,6 +25,7 @@ from sleuth.records import Group
 from sleuth.train import objective
 from sleuth.train.credit import RewardBatch, attach_advantages, attach_turn_rewards, is_trained_on, shape_rewards
 from sleuth.train.experience import Experience, build_experiences, experience_rows
+from sleuth.train.footprint import default_pack_tokens
 from sleuth.train.metrics import Metrics, Timer, TokenLog
 from sleuth.train.models import Critic, load_critic, load_reference, load_trained_policy
 from sleuth.train.optimiser import Optimiser
@@ -91,6 +92,12 @@ class Learner:
         optimiser = Optimiser.build(policy.model.named_parameters(), config.train, config.train.learning_rate)
         context = config.agent.context_tokens
         return cls(policy, optimiser, config.algorithm, config.train, context, reference, critic, ranks)
+
+    @property
+    def pack_tokens(self) -> int:
+        device = self.policy.device
+        memory = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
+        return self.train.pack_tokens or default_pack_tokens(self.policy.model.config, memory)
 
     @property
     def critic_optimiser(self) -> Optimiser | None:
@@ -177,7 +184,7 @@ class Learner:
 
     def _score(self, experiences: Sequence[Experience], score: Callable[[Pack], Tensor]) -> list[Tensor]:
         rows = experience_rows(experiences)
-        values = iter(score_rows(rows, self.train.pack_tokens, self.policy.device, self.ranks, score))
+        values = iter(score_rows(rows, self.pack_tokens, self.policy.device, self.ranks, score))
         return [each.join(list(islice(values, len(each.rows)))) for each in experiences]
 
     def _policy_logprobs(self, packed: Pack) -> Tensor:
@@ -218,7 +225,7 @@ class Learner:
         rows, whole = experience_rows(experiences), self.algorithm.loss not in loss.TOKENWISE
         sums: dict[str, Tensor] = {}
         with self.timer.time("train"):
-            for packed in rank_packs(rows, self.train.pack_tokens, self.policy.device, self.ranks, whole=whole):
+            for packed in rank_packs(rows, self.pack_tokens, self.policy.device, self.ranks, whole=whole):
                 self.timer.count("train/tokens", len(packed.ids_N))
                 value, metrics = loss_of(packed)
                 value.backward()

@@ -12,6 +12,8 @@ from transformers import PreTrainedTokenizerFast
 
 from sleuth.errors import InputError
 from sleuth.model.tokens import BROKEN, PATTERNS, StopStrings, Tokens, WordEncoder, splits_at_words
+from sleuth.sft.dialects import DIALECTS
+from sleuth.sft.quickstart_policy import build_tokenizer
 
 SPECIAL = ("<|end|>", "<|pad|>")
 
@@ -143,7 +145,7 @@ LEVEL = pre_tokenizers.ByteLevel(add_prefix_space=False)
 BARE = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 # Letters, digits, signs and spaces of every kind that a pattern may tell from others, the special names among them.
 SIGNS = st.sampled_from([*"aZé東1²७.,;:!?()\"'-_</>\n\t\r \u00a0\u2003\u0301\u1e9b\u180e\U0001f5fa", "'s", "'LL", "  "])
-NAMES = st.sampled_from(["<tool>", "<|end|>", "Ada", "Engine's", "\n\n", " -- ", "e\u0301"])
+NAMES = st.sampled_from(["<tool>", "<|end|>", "Ada", "Engine's", "\n\n", " -- ", "e\u0301", "</answer>", '{"a'])
 TEXTS = st.lists(SIGNS | NAMES | st.just(" ") | st.characters(exclude_categories=["Cs"]), max_size=24).map("".join)
 
 
@@ -170,6 +172,13 @@ def by_pattern(pattern: str) -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Split(Regex(pattern), behavior="isolated")
 
 
+def quickstart(dialect: str) -> Tokenizer:
+    """A tokenizer of the quickstart's models, whose words are few."""
+    built: Tokenizer = build_tokenizer([TEXT], DIALECTS[dialect]).backend_tokenizer
+    built.encode_special_tokens = True
+    return built
+
+
 def whole(tokenizer: Tokenizer, text: str) -> list[int]:
     ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
     return ids
@@ -182,6 +191,8 @@ FORMS = {
         by_pattern(PATTERNS[0]), BARE, names=[AddedToken("<tool>", normalized=False)], normalizer=normalizers.NFC()
     ),
     "llama": made(by_pattern(PATTERNS[1]), BARE),
+    "quickstart": quickstart("tags"),
+    "quickstart with tools": quickstart("tools"),
 }
 
 

@@ -3,6 +3,7 @@
 Suffixes: N packed tokens, B decoding lanes, M sampled slots, T tiles, G chunks.
 """
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from sleuth.engines.paged.page_pool import PAGE_SIZE
 from sleuth.engines.paged.scheduler import PrefillChunk
-from sleuth.model.attention import Tiles, split_into_tiles
+from sleuth.model.attention import Tiles
 
 ALIGNMENT = 4  # 32-bit numbers in 16 bytes
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -89,28 +90,45 @@ class PackedPrefill:
     @classmethod
     def of(cls, chunks: Sequence[PrefillChunk], lanes: int, queries: int) -> "PackedPrefill":
         """Pack the chunks into tiles of at most `queries` queries."""
-        blank = np.full(lanes, -1, dtype=np.int32)
-        ids, positions, addresses = [blank], [blank], [blank]
-        tiles = [np.zeros((4, 0), dtype=np.int32)]
-        last, first = [*range(lanes)], lanes
+        # All chunks at once: a step may have a thousand, and every numpy call costs a microsecond.
+        blank = np.full(lanes, -1, dtype=np.int64)
+        slots_G, starts_G, ends_G = np.array(
+            [(chunk.request.slot, chunk.start, chunk.end) for chunk in chunks], dtype=np.int64
+        ).T
+        counts_G, before_G = ends_G - starts_G, starts_G // PAGE_SIZE
+        last_G = lanes + counts_G.cumsum() - 1
+        ids = array("i")
         for chunk in chunks:
-            request, position = chunk.request, np.arange(chunk.start, chunk.end, dtype=np.int32)
-            pages = np.array(request.pages, dtype=np.int32)
-            ids.append(np.array(request.ids[chunk.start : chunk.end], dtype=np.int32))
-            positions.append(position)
-            addresses.append(pages[position // PAGE_SIZE] * PAGE_SIZE + position % PAGE_SIZE)
-            tiles.append(split_into_tiles(first, request.slot, chunk.start, len(position), queries))
-            first += len(position)
-            if chunk.is_last:
-                last.append(first - 1)
-        ends = [[chunk.request.slot for chunk in chunks], [chunk.end for chunk in chunks]]
+            ids += chunk.request.ids[chunk.start : chunk.end]
+        position_N = _ranges(starts_G, counts_G)
+        # The pages that the chunks write to, end to end.
+        pages = [
+            page
+            for chunk in chunks
+            for page in chunk.request.pages[chunk.start // PAGE_SIZE : -(-chunk.end // PAGE_SIZE)]
+        ]
+        held_G = -(-ends_G // PAGE_SIZE) - before_G
+        place_N = position_N // PAGE_SIZE + (held_G.cumsum() - held_G - before_G).repeat(counts_G)
+        address_N = np.array(pages, dtype=np.int64)[place_N] * PAGE_SIZE + position_N % PAGE_SIZE
+        tiles_G = -(-counts_G // queries)
+        offset_T = _ranges(np.zeros_like(tiles_G), tiles_G) * queries
+        first_G = last_G + 1 - counts_G
+        tiles_4T = np.stack(
+            [
+                first_G.repeat(tiles_G) + offset_T,
+                slots_G.repeat(tiles_G),
+                starts_G.repeat(tiles_G) + offset_T,
+                np.minimum(queries, counts_G.repeat(tiles_G) - offset_T),
+            ]
+        )
+        ends = [chunk.is_last for chunk in chunks]
         return cls(
-            np.concatenate(ids),
-            np.concatenate(positions),
-            np.concatenate(addresses),
-            np.concatenate(tiles, axis=1),
-            np.array(last, dtype=np.int32),
-            np.array(ends, dtype=np.int32),
+            np.concatenate([blank, ids]).astype(np.int32),
+            np.concatenate([blank, position_N]).astype(np.int32),
+            np.concatenate([blank, address_N]).astype(np.int32),
+            tiles_4T.astype(np.int32),
+            np.concatenate([np.arange(lanes), last_G[ends]]).astype(np.int32),
+            np.stack([slots_G, ends_G]).astype(np.int32),
         )
 
     def arrays(self) -> list[np.ndarray]:
@@ -129,9 +147,16 @@ class PackedPrefill:
         )
 
 
-def _pad(array: np.ndarray, length: int, value: int) -> np.ndarray:
+def _ranges(starts_G: np.ndarray, counts_G: np.ndarray) -> np.ndarray:
+    """Consecutive numbers from each start, as many as its count, end to end."""
+    ends_G = counts_G.cumsum()
+    ranges: np.ndarray = np.arange(ends_G[-1]) + (starts_G - ends_G + counts_G).repeat(counts_G)
+    return ranges
+
+
+def _pad(values: np.ndarray, length: int, value: int) -> np.ndarray:
     out = np.full(length, value, dtype=np.int32)
-    out[: len(array)] = array
+    out[: len(values)] = values
     return out
 
 

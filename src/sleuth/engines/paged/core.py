@@ -13,8 +13,7 @@ from transformers import PreTrainedModel
 
 from sleuth.engines.base import NOT_FINITE, Finish
 from sleuth.engines.paged.model_runner import ModelRunner, PendingSamples
-from sleuth.engines.paged.page_pool import PAGE_SIZE
-from sleuth.engines.paged.request import Request
+from sleuth.engines.paged.request import RING, Request
 from sleuth.engines.paged.scheduler import OutOfPages, Scheduler
 from sleuth.errors import EngineFailure
 from sleuth.model.tokens import StopStrings, Tokens
@@ -152,7 +151,7 @@ class EngineCore:
         self.runner.reset()
 
     def _process(self, step: InFlightStep, tokens_M: np.ndarray, logprobs_M: np.ndarray) -> list[Request]:
-        """Record a step's tokens; return the requests that may have ended, filled a page, or are streaming."""
+        """Record a step's tokens; return the requests that may have ended, filled the ring, or are streaming."""
         slots, slots_M = self.scheduler.slots, step.slots_M
         current_M = slots.generation_S[slots_M] == step.generations_M
         if not current_M.all():
@@ -165,8 +164,7 @@ class EngineCore:
         received_M = slots.received_S[slots_M]
         ending_M = self._stop_checker.may_end_CV[slots.stop_class_S[slots_M], tokens_M]
         ending_M = ending_M | (received_M == slots.max_new_S[slots_M])
-        page_full_M = (slots.prompt_S[slots_M] + received_M) % PAGE_SIZE == 0
-        touched = np.flatnonzero(ending_M | page_full_M | slots.streaming_S[slots_M])
+        touched = np.flatnonzero(ending_M | (received_M % RING == 0) | slots.streaming_S[slots_M])
         requests = []
         for slot, ending in zip(slots_M[touched], ending_M[touched], strict=True):
             request = slots.requests[slot]

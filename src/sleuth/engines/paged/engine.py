@@ -7,13 +7,14 @@ are launched ahead: stops are detected a few steps late, and tokens sampled past
 import asyncio
 import sys
 import threading
+from array import array
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from operator import index
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
@@ -214,19 +215,18 @@ class PagedEngine:
         self._changed, self._stopping = asyncio.Event(), threading.Event()
         self._driver = asyncio.create_task(self._drive(self._stopping))
 
-    def _checked_prompt(self, ids: Sequence[int]) -> list[int]:
-        """Reject a prompt that would break the whole batch."""
+    def _checked_prompt(self, ids: Sequence[int]) -> "array[int]":
+        """Pack a prompt, and reject one that would break the whole batch."""
         try:
-            prompt = [*map(index, ids)]
-        except TypeError as error:
+            prompt = array("i", ids)
+        except (TypeError, OverflowError) as error:
             raise EngineFailure(f"the prompt is {ids!r}, expected integers") from error
         if not 0 < len(prompt) < self._context:
             raise EngineFailure(f"the prompt has {len(prompt)} tokens, expected 1 to {self._context - 1}")
-        vocabulary = self._model.config.vocab_size
-        if min(prompt) < 0 or max(prompt) >= vocabulary:
-            raise EngineFailure(
-                f"the prompt has token ids from {min(prompt)} to {max(prompt)}, expected 0 to {vocabulary - 1}"
-            )
+        prompt_L, vocabulary = np.array(prompt), self._model.config.vocab_size
+        lowest, highest = prompt_L.min(), prompt_L.max()
+        if lowest < 0 or highest >= vocabulary:
+            raise EngineFailure(f"the prompt has token ids from {lowest} to {highest}, expected 0 to {vocabulary - 1}")
         return prompt
 
     def _load(self, weights: Mapping[str, Tensor]) -> None:

@@ -1,6 +1,7 @@
 """The page pool: finds pages by content (prefix caching), and evicts unused pages in LRU order."""
 
 import itertools
+from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
 
@@ -10,7 +11,9 @@ PAGE_SIZE = 16  # tokens
 
 # A page's content is all tokens up to its end. Content ids are never reused, so a lookup never
 # continues from a new page to the successors of the page that it replaced.
-Key = tuple[int, tuple[int, ...]]  # content id of the preceding page, and the page's own tokens
+Key = tuple[int, bytes]  # content id of the preceding page, and the page's own tokens
+ID_BYTES = array("i").itemsize
+BYTES = PAGE_SIZE * ID_BYTES
 EMPTY = 0
 UNKNOWN = -1
 
@@ -27,6 +30,7 @@ class PagePool:
         self._contents = [UNKNOWN] * count
         self._keys: list[Key | None] = [None] * count
         self._by_key: dict[Key, int] = {}
+        self._is_owner = [False] * count  # whether `_by_key` maps the key of a page to this page
         self._blank = list(range(count))[::-1]
         self._cached: OrderedDict[int, None] = OrderedDict()
         self._stale: set[int] = set()
@@ -47,9 +51,9 @@ class PagePool:
         Full pages are shared; a partly filled page after them is claimed exclusively.
         """
         held: list[int] = []
-        content = EMPTY
-        for end in range(PAGE_SIZE, len(ids), PAGE_SIZE):
-            page = self._by_key.get((content, tuple(ids[end - PAGE_SIZE : end])))
+        content, packed = EMPTY, _pack(ids)
+        for end in range(BYTES, len(packed), BYTES):
+            page = self._by_key.get((content, packed[end - BYTES : end]))
             if page is None:
                 break
             held.append(page)
@@ -57,9 +61,9 @@ class PagePool:
         for page in held:
             self._claim(page)
         start = len(held) * PAGE_SIZE
-        rest, most = tuple(ids[start : start + PAGE_SIZE]), len(ids) - 1 - start
-        for size in range(min(len(rest), PAGE_SIZE - 1), 0, -1):
-            page = self._by_key.get((content, rest[:size]))
+        rest, most = packed[start * ID_BYTES :], len(ids) - 1 - start
+        for size in range(min(len(ids) - start, PAGE_SIZE - 1), 0, -1):
+            page = self._by_key.get((content, rest[: size * ID_BYTES]))
             if page is not None and most:
                 self._forget(page)
                 self._claim(page)
@@ -95,11 +99,12 @@ class PagePool:
         while first and self._contents[held[first - 1]] == UNKNOWN:
             first -= 1
         content = self._contents[held[first - 1]] if first else EMPTY
+        packed = _pack(ids[first * PAGE_SIZE : last * PAGE_SIZE])
         for place in range(first, last):
             page = held[place]
             key = self._keys[page]
             if key is None or key[0] != content:
-                key = (content, tuple(ids[place * PAGE_SIZE : (place + 1) * PAGE_SIZE]))
+                key = (content, packed[(place - first) * BYTES : (place - first + 1) * BYTES])
             elif (owner := self._by_key.get(key)) is not None:
                 # Common case: the page is already registered.
                 content = self._contents[page] = self._contents[owner]
@@ -113,20 +118,26 @@ class PagePool:
         """
         if held and held[0] in self._stale:
             computed = 0
-        self.register(held, ids, 0, computed)
+        readers, is_owner = self._readers, self._is_owner
         full, partial = divmod(computed, PAGE_SIZE)
-        for place in reversed(range(len(held))):
+        # Most pages have been found or registered before, and only pages that another one replaces need more.
+        found = next((place for place in range(full) if not is_owner[held[place]]), full)
+        self.register(held, ids, found * PAGE_SIZE, computed)
+        for place in range(len(held) - 1, -1, -1):
             page = held[place]
-            if not self._readers[page]:
+            if not readers[page]:
                 raise EngineFailure(f"page {page} was released twice; expected it to have a reader")
-            self._readers[page] -= 1
-            if self._readers[page]:
+            readers[page] -= 1
+            if readers[page]:
+                continue
+            if place < full and is_owner[page]:
+                self._cached[page] = None
                 continue
             if place >= full:
                 self._forget(page)
             if place == full and partial:
                 content = self._contents[held[full - 1]] if full else EMPTY
-                self._set_key(page, (content, tuple(ids[full * PAGE_SIZE : computed])))
+                self._set_key(page, (content, _pack(ids[full * PAGE_SIZE : computed])))
             self._retire(page)
 
     def invalidate(self) -> None:
@@ -135,6 +146,7 @@ class PagePool:
         self._contents = [UNKNOWN] * len(pages)
         self._keys = [None] * len(pages)
         self._by_key.clear()
+        self._is_owner = [False] * len(pages)
         self._cached.clear()
         self._blank = [page for page in reversed(pages) if not self._readers[page]]
         # A running request has its first page here, so everything it computes depends on old contents.
@@ -151,6 +163,7 @@ class PagePool:
             self._unregister(page)
             self._keys[page] = key
         owner = self._by_key.setdefault(key, page)
+        self._is_owner[page] = owner == page
         if self._contents[owner] == UNKNOWN:
             self._contents[owner] = next(self._content_ids)
         self._contents[page] = self._contents[owner]
@@ -163,7 +176,8 @@ class PagePool:
 
     def _unregister(self, page: int) -> None:
         key = self._keys[page]
-        if key is not None and self._by_key.get(key) == page:
+        if key is not None and self._is_owner[page]:
+            self._is_owner[page] = False
             del self._by_key[key]
 
     def _retire(self, page: int) -> None:
@@ -178,3 +192,8 @@ class PagePool:
         self._forget(page)
         self._stale.discard(page)
         self._blank.append(page)
+
+
+def _pack(ids: Sequence[int]) -> bytes:
+    """Token ids as bytes, which are hashed and compared faster than tuples; free for an array."""
+    return array("i", ids).tobytes()

@@ -1,12 +1,13 @@
 """A generation request, and the host's view of all slots as arrays.
 
 A step touches every slot. Touching Python objects one by one would take longer than a GPU step, so sampled tokens stay
-in a ring buffer until their request ends, fills a page or streams.
+in a ring buffer until their request ends, fills the ring or streams.
 
 Suffixes: S slots, M sampled slots of a step, R steps of the ring.
 """
 
 import asyncio
+from array import array
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,18 +15,19 @@ import numpy as np
 from sleuth.engines.base import Completion, Finish, OnTokens, Sampling, Session
 from sleuth.engines.paged.page_pool import PAGE_SIZE
 
-RING = 4 * PAGE_SIZE  # requests are updated at least once per page
+RING = 256  # steps; requests are updated when they end, and otherwise at least once per ring
 
 
 @dataclass(slots=True, eq=False)
 class Request:
     """A request: the tokens the host has processed, and the pages of their keys and values.
 
+    The tokens are an array of 32-bit integers, which is copied and compared without touching Python objects.
     `max_new` bounds the sampled tokens, `stop_class` is its row in the stop checker's table, and `registered` counts
     the tokens whose pages the pool can find.
     """
 
-    ids: list[int]
+    ids: "array[int]"
     prompt_length: int
     sampling: Sampling
     max_new: int
@@ -45,7 +47,7 @@ class Request:
 
     @property
     def sampled(self) -> list[int]:
-        return self.ids[self.prompt_length :]
+        return self.ids[self.prompt_length :].tolist()
 
     @property
     def is_done(self) -> bool:
@@ -91,14 +93,13 @@ class SlotTable:
         self.capacity_S = np.zeros(slots, dtype=np.int64)
         self.launched_S = np.zeros(slots, dtype=np.int64)
         self.received_S = np.zeros(slots, dtype=np.int64)
-        self.prompt_S = np.zeros(slots, dtype=np.int64)
         self.max_new_S = np.zeros(slots, dtype=np.int64)
         self.seed_S = np.zeros(slots, dtype=np.uint64)
         self.stop_class_S = np.zeros(slots, dtype=np.int64)
         self.streaming_S = np.zeros(slots, dtype=bool)
         # Incremented when a slot changes hands, to recognise tokens sampled for its previous request.
         self.generation_S = np.zeros(slots, dtype=np.int64)
-        self._token_RS = np.zeros((RING, slots), dtype=np.int64)
+        self._token_RS = np.zeros((RING, slots), dtype=np.int32)
         self._logprob_RS = np.zeros((RING, slots), dtype=np.float64)
         self._version_R = np.zeros(RING, dtype=np.int64)
         self._steps = 0
@@ -110,7 +111,7 @@ class SlotTable:
         self.computed_S[slot] = request.registered
         self.capacity_S[slot] = len(request.pages) * PAGE_SIZE
         self.launched_S[slot] = self.received_S[slot] = len(request.logprobs)
-        self.prompt_S[slot], self.max_new_S[slot] = request.prompt_length, request.max_new
+        self.max_new_S[slot] = request.max_new
         self.seed_S[slot] = int(request.sampling.seed)
         self.stop_class_S[slot], self.streaming_S[slot] = request.stop_class, request.on_tokens is not None
 
@@ -135,6 +136,6 @@ class SlotTable:
         """Append the tokens received since the last update."""
         new = int(self.received_S[request.slot]) - len(request.logprobs)
         places = np.arange(self._steps - new + 1, self._steps + 1) % RING
-        request.ids += self._token_RS[places, request.slot].tolist()
+        request.ids.frombytes(self._token_RS[places, request.slot].tobytes())
         request.logprobs += self._logprob_RS[places, request.slot].tolist()
         request.versions += self._version_R[places].tolist()

@@ -1,6 +1,7 @@
 """Packed prefill arrays, and padding as in captured steps."""
 
 import asyncio
+from array import array
 from collections.abc import Callable
 from functools import partial
 
@@ -22,7 +23,7 @@ def make_request(ids: list[int], slot: int, pages: list[int]) -> Request:
     loop = asyncio.new_event_loop()
     future: asyncio.Future[Completion] = loop.create_future()
     loop.close()
-    return Request(ids, len(ids), Sampling(1), 1, 0, (0, 0), None, None, future, slot, pages)
+    return Request(array("i", ids), len(ids), Sampling(1), 1, 0, (0, 0), None, None, future, slot, pages)
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """The stop checker: which tokens may end a request, and its finish reason."""
 
 import asyncio
+from array import array
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -42,7 +43,7 @@ def judged(checker: StopChecker, spoken: Tokens, said: str, sampling: Sampling, 
     future: asyncio.Future[Completion] = loop.create_future()
     loop.close()
     ids = spoken.encode(said)
-    row = Request([1, *ids], 1, sampling, limit or sampling.max_tokens, 0, (0, 0), None, None, future)
+    row = Request(array("i", [1, *ids]), 1, sampling, limit or sampling.max_tokens, 0, (0, 0), None, None, future)
     row.logprobs = [0.0] * len(ids)
     checker.check(row)
     return row

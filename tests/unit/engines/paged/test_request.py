@@ -1,6 +1,7 @@
 """The slot table: tokens wait in a ring buffer until their request is updated."""
 
 import asyncio
+from array import array
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,7 +16,9 @@ def make_request(slot: int, given: int = 3, seed: int = 0) -> Request:
     loop = asyncio.new_event_loop()
     future: asyncio.Future[Completion] = loop.create_future()
     loop.close()
-    return Request(list(range(given)), given, Sampling(9, seed=seed), 9, 0, (0, slot), None, None, future, slot, [0])
+    return Request(
+        array("i", range(given)), given, Sampling(9, seed=seed), 9, 0, (0, slot), None, None, future, slot, [0]
+    )
 
 
 def land(table: SlotTable, slots: list[int], tokens: list[int], version: int = 0) -> None:
@@ -38,7 +41,7 @@ def test_each_request_gets_its_own_tokens_and_versions() -> None:
     table.update(first)
     table.update(second)
     assert first.sampled == [10, 11, 12, 13]
-    assert (second.ids, second.versions) == ([0, 1, 2, 3, 4, 21, 22, 23], [1, 1, 2])
+    assert (second.ids.tolist(), second.versions) == ([0, 1, 2, 3, 4, 21, 22, 23], [1, 1, 2])
 
 
 def test_a_second_update_adds_nothing() -> None:
@@ -69,7 +72,7 @@ def test_a_slot_distinguishes_successive_requests() -> None:
     table.assign(after)
     assert table.generation_S[1] != tenant
     assert table.requests[1] is after
-    assert (table.prompt_S[1], table.received_S[1], table.launched_S[1]) == (6, 0, 0)
+    assert (table.received_S[1], table.launched_S[1]) == (0, 0)
 
 
 def test_a_preempted_request_resumes() -> None:
@@ -114,7 +117,7 @@ def test_request_that_finishes_while_it_streams_is_completed_after_its_last_toke
                 request.ids.append(96)
                 request.finish = Finish.LENGTH
 
-        request = Request([1, 165], 1, Sampling(2), 2, 0, (0, 0), None, on_tokens, future)
+        request = Request(array("i", [1, 165]), 1, Sampling(2), 2, 0, (0, 0), None, on_tokens, future)
         request.deliver()
         assert not future.done()
         request.deliver()

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
 
@@ -137,7 +138,7 @@ class Callers:
     def row(self, ids: Sequence[int], most: int, order: int = 0) -> Request:
         self._arrived += 1
         future: asyncio.Future[Completion] = self._loop.create_future()
-        return Request(list(ids), len(ids), Sampling(most), most, 0, (order, self._arrived), None, None, future)
+        return Request(array("i", ids), len(ids), Sampling(most), most, 0, (order, self._arrived), None, None, future)
 
 
 @pytest.fixture

@@ -96,12 +96,12 @@ async def _evaluate(agent: Agent, path: Path, questions: list[Question], plan: P
         require_full_length([trajectory], plan)
         lengths.append((len(trajectory.ids), len(trajectory.logprobs)))
 
-    asking = await evaluate_folder(agent, folder, concurrent=plan.slots, on_result=count)
+    asked = await evaluate_folder(agent, folder, concurrent=plan.slots, on_result=count)
     start = monotonic()
-    write_report(folder, load_results(folder))
+    write_report(folder, load_results(folder, asked.results))
     return Measured(
         questions=len(questions),
-        asking=asking,
+        asking=asked.seconds,
         scoring=monotonic() - start,
         searches=agent.tools.searches.calls,
         tokens=sum(total for total, _ in lengths),

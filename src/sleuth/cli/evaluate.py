@@ -19,10 +19,13 @@ from sleuth.errors import ConfigError, InputError, Interrupted, UserError
 from sleuth.runs.interruption import INTERRUPTION, run_interruptible
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from sleuth.agent.loading import AgentSpec, RemoteAgentSpec
     from sleuth.evaluate.benchmarks import Benchmark
     from sleuth.evaluate.folder import EvaluationFolder
     from sleuth.evaluate.judge import Judge
+    from sleuth.evaluate.results import QuestionResult
     from sleuth.records import Question
 
     Spec = AgentSpec | RemoteAgentSpec
@@ -102,8 +105,8 @@ def evaluate(
         path = Path(stack.enter_context(TemporaryDirectory())) / "evaluation" if figures_only else out
         folder = _open_folder(path, spec, benchmark, stamp, console)
         stack.enter_context(folder.lock())
-        _answer_questions(folder, spec, examples, temperature, seed, console)
-        _report(folder, chosen_judge, console)
+        known = _answer_questions(folder, spec, examples, temperature, seed, console)
+        _report(folder, chosen_judge, console, known)
         if out is not None and figures_only:
             with atomic_write(out) as temporary:
                 temporary.write_bytes((folder.path / "results.json").read_bytes())
@@ -230,8 +233,8 @@ def _answer_questions(
     temperature: float,
     seed: int,
     console: Console,
-) -> None:
-    """Answer the questions without an answer; the model is loaded only if there are any."""
+) -> "Mapping[int, QuestionResult]":
+    """Answer the questions without an answer and return their results; the model is loaded only if there are any."""
     from sleuth.agent import methods
     from sleuth.agent.episode import Agent
     from sleuth.agent.loading import AgentSpec
@@ -242,7 +245,7 @@ def _answer_questions(
     if done:
         console.print(f"{done:,} of {total:,} questions are already answered in {folder.path}", soft_wrap=True)
     if done == total:
-        return
+        return {}
     try:
         agent = load_runner(spec, examples) if isinstance(spec, AgentSpec) else spec.load(examples)
         if not isinstance(agent, OutsideAgent):
@@ -259,18 +262,25 @@ def _answer_questions(
                 agent, folder, temperature=temperature, seed=seed, concurrent=spec.concurrency,
                 on_result=lambda _: live.advance(),
             )  # fmt: skip
-            seconds = run_interruptible(evaluation)
+            asked = run_interruptible(evaluation)
     except Interrupted:
         console.print(f"interrupted; the same command resumes {folder.path}", soft_wrap=True)
         raise
-    console.print(f"{total - done:,} questions in {seconds:.1f} s, {(total - done) / seconds:.1f} per second")
+    count, seconds = len(asked.results), asked.seconds
+    console.print(f"{count:,} questions in {seconds:.1f} s, {count / seconds:.1f} per second")
+    return asked.results
 
 
-def _report(folder: "EvaluationFolder", judge: "Judge | None", console: Console) -> None:
+def _report(
+    folder: "EvaluationFolder",
+    judge: "Judge | None",
+    console: Console,
+    known: "Mapping[int, QuestionResult] | None" = None,
+) -> None:
     from sleuth.evaluate.judge import judge_results
     from sleuth.evaluate.report import check_failures, load_results, markdown, write_report
 
-    results = load_results(folder)
+    results = load_results(folder, known)
     if judge is not None:
         with TrainingProgress(console) as live:
             live.begin(f"judging with {judge.model}", sum(bool(result.answer) for result in results))

@@ -24,8 +24,9 @@ Item = TypeVar("Item")
 _DECIMALS = {"format": 3, "retrieval_hit": 3, "searches": 2, "tokens": 1, "tokens_all": 1, "seconds": 2}
 
 
-def load_results(folder: EvaluationFolder) -> list[QuestionResult]:
-    return with_saved_verdicts(folder, score_folder(folder))
+def load_results(folder: EvaluationFolder, known: Mapping[int, QuestionResult] | None = None) -> list[QuestionResult]:
+    """Score the trajectories of a folder, except those with `known` results, and add the verdicts of the judge."""
+    return with_saved_verdicts(folder, score_folder(folder, known or {}))
 
 
 def write_report(folder: EvaluationFolder, results: Sequence[QuestionResult]) -> Tree:

@@ -229,11 +229,13 @@ def _as_json(found: Mapping[str, Estimate]) -> Tree:
     return {name: asdict(mean) for name, mean in found.items()}
 
 
-def score_folder(folder: EvaluationFolder) -> list[QuestionResult]:
-    """Score every trajectory of a folder; raises InputError if a question has no trajectory."""
-    questions = folder.questions()
-    found: dict[int, QuestionResult] = {}
-    for row in folder.rows():  # one at a time: together they are gigabytes
+def score_folder(folder: EvaluationFolder, known: Mapping[int, QuestionResult]) -> list[QuestionResult]:
+    """Score every trajectory of a folder, except those with `known` results.
+
+    Raises InputError if a question has no trajectory.
+    """
+    questions, found = folder.questions(), dict(known)
+    for row in folder.rows(folder.locations().keys() - known.keys()):  # one at a time: together they are gigabytes
         position = row["group"]
         if not 0 <= position < len(questions):
             raise InputError(

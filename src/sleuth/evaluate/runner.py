@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sleuth.agent.conversation import OnText
@@ -77,6 +77,7 @@ async def evaluate(
     concurrent: int = 128,
     on_result: OnResult | None = None,
     breaker: CircuitBreaker | None = None,
+    keep_episodes: bool = True,
 ) -> Evaluation:
     """Ask each question once, or only those at `positions`, and score the answers.
 
@@ -87,7 +88,7 @@ async def evaluate(
 
     def finish(trajectory: Trajectory) -> None:
         episode = scoring.scored.pop(trajectory.group)
-        results[trajectory.group] = QuestionResult.of(episode)
+        results[trajectory.group] = QuestionResult.of(episode, keep_episode=keep_episodes)
         if on_result is not None:
             on_result(episode)
         if breaker is not None:
@@ -118,6 +119,14 @@ class EvaluationClock:
         return elapsed
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The questions that were asked now, by position, and the elapsed seconds."""
+
+    seconds: float
+    results: Mapping[int, QuestionResult]
+
+
 async def evaluate_folder(
     agent: Runner,
     folder: EvaluationFolder,
@@ -126,10 +135,10 @@ async def evaluate_folder(
     seed: int = 0,
     concurrent: int = 128,
     on_result: OnResult | None = None,
-) -> float:
-    """Ask all questions of a folder without a usable trajectory; return the elapsed seconds."""
+) -> Asked:
+    """Ask all questions of a folder without a usable trajectory."""
     clock, locations, questions = EvaluationClock(folder), folder.locations(), folder.questions()
-    missing = {each for each in range(len(questions)) if each not in locations or not locations[each].usable}
+    missing = [each for each in range(len(questions)) if each not in locations or not locations[each].usable]
     with folder.appending() as append:
 
         def save(episode: ScoredTrajectory) -> None:
@@ -139,17 +148,18 @@ async def evaluate_folder(
                 on_result(episode)
 
         try:
-            await evaluate(
+            evaluation = await evaluate(
                 agent,
                 questions,
                 Rubric(RewardConfig()),
-                positions=missing,
+                positions=set(missing),
                 temperature=temperature,
                 seed=seed,
                 concurrent=concurrent,
                 on_result=save,
                 breaker=CircuitBreaker(),
+                keep_episodes=False,
             )
         finally:
             elapsed = clock.save(force=True)
-    return elapsed
+    return Asked(elapsed, dict(zip(missing, evaluation.results, strict=True)))

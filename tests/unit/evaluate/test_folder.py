@@ -79,6 +79,22 @@ def test_folder_and_memory_give_the_same_figures(tmp_path: Path, agent: Agent) -
     assert "<h1>Test</h1>" in (folder.path / "results.html").read_text()
 
 
+def test_results_from_memory_equal_those_read_from_the_folder(tmp_path: Path, agent: Agent) -> None:
+    folder = new_folder(tmp_path / "e", *TEXTS)
+    half = [folder.questions()[place] for place in range(3)]
+    with folder.appending() as append:
+        asyncio.run(
+            evaluate(
+                agent, half, Rubric(RewardConfig()),
+                on_result=lambda each: append(row_with_passages(each.trajectory, each.score, each.seconds)),
+            )
+        )  # fmt: skip
+    asked = asyncio.run(evaluate_folder(agent, folder))
+    assert sorted(asked.results) == [3, 4, 5]
+    assert all(result.episode is None for result in asked.results.values())
+    assert load_results(folder, asked.results) == load_results(folder)
+
+
 def test_rescoring_gives_the_same_figures(tmp_path: Path, agent: Agent) -> None:
     folder = new_folder(tmp_path / "e", *TEXTS)
     ask(folder, agent)

@@ -19,8 +19,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer
-
 from sleuth.agent import prompts
 from sleuth.agent.function_calls import FunctionCalls
 from sleuth.config import recipe
@@ -132,7 +130,7 @@ def sleuth(*arguments: str | Path | int) -> None:
 
 
 def prepare(options: argparse.Namespace, config: Config, out: Path) -> Path:
-    """Write the index, the questions of the run in Sleuth's and TRL's form, and the test questions; return the model."""
+    """Write the index, the questions of the run for both sides, and TRL's settings; return the model folder."""
     data = Path(options.data) if options.data else out / "world"
     if not data.exists():
         sleuth("world", "make", "--out", data, "--test", options.test)
@@ -144,7 +142,7 @@ def prepare(options: argparse.Namespace, config: Config, out: Path) -> Path:
     lines = (data / "questions.train.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
     (out / "train.jsonl").write_text("".join(lines[: len(asked)]), encoding="utf-8")
     model = recipe.resolve_policy(options.model or config.model.policy)
-    tokens = Tokens(AutoTokenizer.from_pretrained(model))
+    tokens = Tokens.load(model)
     protocol = FunctionCalls(tokens)
     longest = 0
     with (out / "prompts.jsonl").open("w", encoding="utf-8") as file:
@@ -249,9 +247,15 @@ def table(
 
 
 def versions(python: str) -> str:
-    code = "import importlib.metadata as m, sys\nfor n in sys.argv[1:]:\n try: print(n, m.version(n))\n except Exception: 0"
+    """Name the versions of the packages of the environment with TRL, which may be another than this one."""
+    code = """
+import importlib.metadata as metadata, importlib.util, sys
+for name in sys.argv[1:]:
+    if importlib.util.find_spec(name):
+        print(name, metadata.version(name))
+"""
     found = subprocess.check_output([python, "-c", code, *PACKAGES], text=True)  # noqa: S603
-    return ", ".join(["Python " + platform.python_version(), "sleuth " + version("sleuth"), *found.splitlines()])
+    return ", ".join([f"Python {platform.python_version()}", f"sleuth {version('sleuth')}", *found.splitlines()])
 
 
 def parse_options() -> argparse.Namespace:
@@ -278,6 +282,8 @@ def main() -> None:
     given = {"steps": options.steps, "questions": options.questions, "samples": options.samples}
     changes = [f"train.{name}={value}" for name, value in given.items() if value is not None]
     config, out = recipe.load(str(options.recipe), changes), options.out.absolute()
+    if config.train.steps < 2:
+        sys.exit(f"{config.train.steps} step; expected at least 2, because the first is a warm-up")
     out.mkdir(parents=True)
     if options.index:
         (out / "index").symlink_to(Path(options.index).absolute())

@@ -37,7 +37,7 @@ tokenizer.response_template = {  # TRL sets this by itself for the chat template
 }
 
 
-def search(query_list: list[str]) -> str:
+def search(query_list: list[str]):  # an annotated result would enter the prompt, as Sleuth's does not
     """Asks the search engine and shows the passages that it finds for each query.
 
     Args:
@@ -54,8 +54,9 @@ def search(query_list: list[str]) -> str:
 
 
 def reward_em(completions: list[list[dict[str, str]]], golden_answers: list[list[str]], **_: object) -> list[float]:
-    answers = [re.search(r"<answer>(.*?)</answer>", turns[-1]["content"], re.DOTALL) for turns in completions]
-    return [exact_match(found and found[1].strip(), golds) for found, golds in zip(answers, golden_answers, strict=True)]
+    found = [re.search(r"<answer>(.*?)</answer>", turns[-1]["content"], re.DOTALL) for turns in completions]
+    answers = [match and match[1].strip() for match in found]
+    return [exact_match(answer, golds) for answer, golds in zip(answers, golden_answers, strict=True)]
 
 
 on_gpu, vllm = torch.cuda.is_available(), settings["vllm"]

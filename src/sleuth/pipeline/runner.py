@@ -27,6 +27,8 @@ COMMAND = (
     "signal.signal(signal.SIGINT, signal.default_int_handler); main()"
 )
 
+STDERR = 2  # where the output of stages goes: standard output is left to the result
+
 Log = Callable[[str], None]
 
 
@@ -172,7 +174,7 @@ def _call(stage: Stage) -> tuple[int, bytes]:
     """Run the command of a stage; it ends with this process, because its standard input is a pipe from it."""
     environment = {**os.environ, LAUNCHED: "1"}
     command = [sys.executable, "-c", COMMAND, *stage.command]
-    output = subprocess.PIPE if stage.capture else None
+    output = subprocess.PIPE if stage.capture else STDERR
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, env=environment) as process:  # noqa: S603
         received: list[int] = []
 

@@ -50,7 +50,9 @@ class ReproduceOptions:
         corpus = None if self.corpus is None else source_fingerprint(Path(self.corpus))
         is_folder = self.index is not None and backend_of(self.index) == "folder"
         index = manifest.fingerprint(Path(self.index)) if self.index is not None and is_folder else None
-        return {**asdict(self), "data": str(data_folder()), "content": {**files, "corpus": corpus, "index": index}}
+        is_local = self.train and self.test and (self.corpus is not None or self.index is not None)
+        data = None if is_local else str(data_folder())
+        return {**asdict(self), "data": data, "content": {**files, "corpus": corpus, "index": index}}
 
 
 def data_folder() -> Path:

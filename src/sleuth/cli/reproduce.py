@@ -168,7 +168,7 @@ def _preview(stages: "Stages", pipeline: "Pipeline", gpu: str | None, console: C
     figures = "no figures on these sets" if published is None else f"{published.model}, mean EM {published.mean:.3f}"
     lines = [
         *describe_stages(planned, pipeline.describe()),
-        *(f"disk         {disk}" for disk in plan_disks(planned)),
+        *(f"disk         {disk}{'' if disk.needed <= disk.free else ': not enough'}" for disk in plan_disks(planned)),
         *forecast,
         f"published    {figures}",
         *(f"different    {line}" for line in find_departures(stages, published)),

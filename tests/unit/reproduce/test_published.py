@@ -1,5 +1,7 @@
 """The published figures: complete, and consistent with their means."""
 
+from pathlib import Path
+
 import pytest
 
 from sleuth.config import recipe
@@ -45,3 +47,12 @@ def test_recipes_without_figures() -> None:
 def test_other_recipes_are_refused_with_the_list(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name}.*search-r1-grpo-qwen2.5-3b"):
         require_published(name)
+
+
+@pytest.mark.parametrize("name", sorted(set(PUBLISHED) - WITHOUT_FIGURES))
+def test_the_means_in_the_docs_are_these(name: str) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "recipes.md").read_text()
+    (row,) = (line for line in page.splitlines() if line.startswith(f"| `{name}`"))
+    # The page has no room for the 7B of Agent Lightning.
+    shown = [each for each in PUBLISHED[name] if name.startswith("search-r1") or "7B" not in each.model]
+    assert [f".{round(1000 * each.mean)}" in row for each in shown] == [True] * len(shown)

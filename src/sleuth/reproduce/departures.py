@@ -57,10 +57,12 @@ def measured_departures(stages: Stages, results: Mapping[str, Any]) -> list[str]
     """Return a line for each difference in the number of questions, and for failed questions."""
     sizes = {name: part["questions"] for name, part in results["sets"].items()}
     lines = [
-        f"test set {name}: {sizes.get(name, 0):,} questions instead of {SUITES[SUITE][name]:,}"
+        f"test set {name}: {sizes[name]:,} questions instead of {SUITES[SUITE][name]:,}"
         for name in SETS
-        if sizes.get(name, 0) != SUITES[SUITE][name]
+        if name in sizes and sizes[name] != SUITES[SUITE][name]
     ]
+    if missing := [name for name in SETS if name not in sizes]:
+        lines.append(f"not evaluated: {', '.join(missing)}")
     manifest = stages.prepared / "train" / "manifest.json"
     if not stages.options.train and manifest.is_file():
         count = read_json(manifest)["files"]["questions.jsonl"]["rows"]

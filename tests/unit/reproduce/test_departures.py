@@ -52,9 +52,11 @@ def test_other_numbers_of_questions_are_listed(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "search-r1" / "train").mkdir(parents=True)
     manifest = {"files": {"questions.jsonl": {"rows": 169_000}}}
     (tmp_path / "search-r1" / "train" / "manifest.json").write_text(json.dumps(manifest))
+    del sets["musique"]
     found = measured_departures(stages, {"sets": {**sets, "nq": {"questions": 10}}, "unusable": 2})
     assert found == [
         "test set nq: 10 questions instead of 3,610",
+        "not evaluated: musique",
         "training questions: 169,000 instead of 169,615",
         "2 test questions failed and are left out",
     ]

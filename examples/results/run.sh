@@ -1,29 +1,40 @@
 #!/usr/bin/env bash
-# Makes one row of a table of results from bare weights; docs/log.md tells what the tries so far gave:
+# Computes one row of the table in docs/results.md, starting from a model without task-specific training:
 #
 #     run.sh ROW MODEL DATA OUT        ROW: direct, rag, rag-sft, search, cold, rl
 #
-# MODEL is a Hugging Face folder. DATA holds NAME.questions.train.jsonl.gz, NAME.questions.test.jsonl.gz and
-# NAME.corpus.jsonl.gz of each set. What a row needs and OUT does not hold yet is made first, and a row that was broken off goes on.
-# Whatever is chosen (k, examples, epochs, checkpoint) is chosen on validation questions taken from the training part; of the test
-# part nothing is used but to leave its questions out of the training part, and to ask it, once a row.
+# MODEL is a Hugging Face folder. DATA contains NAME.questions.train.jsonl.gz, NAME.questions.test.jsonl.gz and
+# NAME.corpus.jsonl.gz for each set. Intermediate results are kept in OUT and shared by the rows; run the same command
+# again to continue an interrupted row.
 #
-# Settings, by environment: K=3 documents a search, MADE=40000 questions made of the corpus, VALIDATION=500 training questions kept
-# apart, ROUNDS=4 of two epochs at most, RATE=2e-4 and RATE2=1e-4 of made and of real questions, PACK=32768 tokens a pass, SLOTS=512
-# sequences at once, MEMORY=0.15 of the GPU for keys and values, BEGIN=2 epochs of real questions before reinforcement learning,
-# TRAIN="--set ..." more of `sleuth train`.
+# All choices (documents, examples, epochs, checkpoint) are made on validation questions, which are held out from the
+# training part. The test part is used for two things only: its questions are removed from the training data, and each
+# row is evaluated on it once.
+#
+# Environment variables:
+#     K=3             documents per search
+#     MADE=40000      questions made from the corpus
+#     VALIDATION=500  training questions held out for validation
+#     ROUNDS=4        maximum number of SFT rounds of two epochs each
+#     RATE=2e-4       learning rate of SFT on the made questions
+#     RATE2=1e-4      learning rate of SFT on the training questions
+#     PACK=32768      tokens per forward pass
+#     SLOTS=512       concurrent sequences
+#     MEMORY=0.15     fraction of GPU memory for the KV cache
+#     BEGIN=2         SFT epochs on the training questions before reinforcement learning
+#     TRAIN="--set ..."  more options of `sleuth train`
 set -euo pipefail
 shopt -s inherit_errexit nullglob
 
 stop() { echo "run.sh: $*" >&2; exit 2; }
-[ $# = 4 ] || stop "$# words; expected: run.sh ROW MODEL DATA OUT"
+[ $# = 4 ] || stop "$# arguments; expected: run.sh ROW MODEL DATA OUT"
 row=$1 model=$2 data=$3 out=$4
 case $row in direct | rag | rag-sft | search | cold | rl) ;; *) stop "unknown row $row; expected direct, rag, rag-sft, search, cold or rl" ;; esac
-[ -f "$model/config.json" ] || stop "$model holds no config.json; give a Hugging Face folder"
-command -v sleuth > /dev/null || stop "there is no command sleuth; activate the environment it is installed in"
+[ -f "$model/config.json" ] || stop "$model has no config.json; give a Hugging Face model folder"
+command -v sleuth > /dev/null || stop "the command sleuth was not found; activate its virtual environment"
 k=${K:-3} made=${MADE:-40000} validation=${VALIDATION:-500} rounds=${ROUNDS:-4} begin=${BEGIN:-2}
 for setting in "K=$k" "MADE=$made" "VALIDATION=$validation" "ROUNDS=$rounds" "BEGIN=$begin" "PACK=${PACK:-32768}" "SLOTS=${SLOTS:-512}"; do
-    [[ $setting =~ =[1-9][0-9]*$ ]] || stop "$setting; expected a whole number of 1 or more"
+    [[ $setting =~ =[1-9][0-9]*$ ]] || stop "$setting is invalid; expected a positive integer"
 done
 here=$(cd "$(dirname "$0")" && pwd)
 name=$(basename "$model")
@@ -33,27 +44,27 @@ room=(--set engine.slots="${SLOTS:-512}" --set engine.memory="${MEMORY:-0.15}")
 suites=() without=() held=()
 for each in "$data"/*.{questions.{train,test},corpus}.jsonl.gz; do
     set=$(basename "$each"); set=${set%%.*}
-    for part in questions.train questions.test corpus; do [ -f "$data/$set.$part.jsonl.gz" ] || stop "$data holds no $set.$part.jsonl.gz; expected all three files of each set"; done
+    for part in questions.train questions.test corpus; do [ -f "$data/$set.$part.jsonl.gz" ] || stop "$data has no $set.$part.jsonl.gz; each set needs all three files"; done
 done
 for each in "$data"/*.questions.test.jsonl.gz; do suites+=(--suite "$each") without+=(--without "$each") held+=(--test "$each"); done
-[ ${#suites[@]} -gt 0 ] || stop "$data holds no NAME.questions.test.jsonl.gz"
+[ ${#suites[@]} -gt 0 ] || stop "$data has no NAME.questions.test.jsonl.gz"
 
-same() { # same NAME: OUT is only used with the settings it was made with, which stand in its file NAME.settings
+require_same_settings() { # require_same_settings NAME: compare standard input with OUT/NAME.settings, or create it
     mkdir -p "$out"
     local now; now=$(cat)
     [ -f "$out/$1.settings" ] || echo "$now" > "$out/$1.settings"
-    diff "$out/$1.settings" - <<< "$now" >&2 || stop "$out was made with other settings (<) than these (>); give another OUT"
+    diff "$out/$1.settings" - <<< "$now" >&2 || stop "$out was made with other settings (<) than the current ones (>); use another OUT"
 }
 
-index() {
+build_index() {
     [ -f "$out/index/manifest.json" ] || sleuth index build "$data/*.corpus.jsonl.gz" --out "$out/index"
 }
 
-questions() { # the last training questions are only measured on; what is made from the corpus is for searching and for RAG
+prepare_questions() { # hold out the last training questions; split the made questions between search and RAG
     [ -f "$out/train.jsonl" ] && return
     [ -d "$out/all" ] || sleuth data prepare "$data"/*.questions.train.jsonl.gz "${held[@]}" --answerable --seed 0 --out "$out/all"
     local count; count=$(wc -l < "$out/all/questions.jsonl")
-    [ "$validation" -lt "$count" ] || { rm "$out/questions.settings"; stop "VALIDATION=$validation leaves none of $count training questions; give fewer"; }
+    [ "$validation" -lt "$count" ] || { rm "$out/questions.settings"; stop "VALIDATION=$validation leaves no training questions, of which there are $count; lower it"; }
     tail -n "$validation" "$out/all/questions.jsonl" > "$out/validation.jsonl"
     [ -f "$out/made.jsonl" ] || sleuth data make "$out/index" --questions "$made" --per-passage 4 --seed 0 "${without[@]}" --without "$out/validation.jsonl" --out "$out/made.jsonl"
     awk 'NR % 2 == 1' "$out/made.jsonl" > "$out/made-search.jsonl"
@@ -62,54 +73,54 @@ questions() { # the last training questions are only measured on; what is made f
     mv "$out/train.tmp" "$out/train.jsonl"
 }
 
-traces() { # traces PART OPTIONS...
+make_traces() { # make_traces PART OPTIONS...
     local part=$1; shift
     [ -f "$out/$part.traces.jsonl.gz" ] || sleuth traces "$@" --index "$out/index" --out "$out/$part.traces.jsonl.gz"
 }
 
-trained() { # trained FROM TO OPTIONS...
+run_sft() { # run_sft FROM TO OPTIONS...
     local from=$1 to=$2; shift 2
     [ -f "$to/config.json" ] || sleuth sft --model "$from" --out "$to" --row-tokens 4096 --observation-tokens 700 --pack-tokens "${PACK:-32768}" "$@"
 }
 
-measured() { # measured WHO OPTIONS...: EM on the validation questions, the mean over the sets
-    local who=$1 found="$out/$name-$row.validation.json"; shift
+validate() { # validate MODEL OPTIONS...: print the validation EM, the mean over the sets
+    local policy=$1 found="$out/$name-$row.validation.json"; shift
     rm -f "$found"
-    sleuth evaluate "$who" --suite "$out/validation.jsonl" --index "$out/index" "${room[@]}" --out "$found" "$@" > "$found.txt" 2>&1 || { cat "$found.txt" >&2; rm -f "$found.txt"; return 1; }
+    sleuth evaluate "$policy" --suite "$out/validation.jsonl" --index "$out/index" "${room[@]}" --out "$found" "$@" > "$found.txt" 2>&1 || { cat "$found.txt" >&2; rm -f "$found.txt"; return 1; }
     python3 -c 'import json, sys; print(round(json.load(open(sys.argv[1]))["mean"]["em"]["value"], 4))' "$found"
-    echo "$who $* $(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["mean"]["em"])' "$found")" >> "$out/$name-chosen.txt"
+    echo "$policy $* $(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["mean"]["em"])' "$found")" >> "$out/$name-chosen.txt"
     rm -f "$found" "$found.txt"
 }
 
-begun() { # a policy that reads, searches and answers: one epoch on made questions of both kinds
-    traces made-search gold --questions "$out/made-search.jsonl" --k "$k"
-    traces made-rag answers --method rag --questions "$out/made-rag.jsonl" --k "$k"
-    trained "$model" "$out/$name-made" --traces "$out/made-search.traces.jsonl.gz" --traces "$out/made-rag.traces.jsonl.gz" \
+sft_on_made() { # one epoch on the made questions of both kinds: search, and RAG
+    make_traces made-search gold --questions "$out/made-search.jsonl" --k "$k"
+    make_traces made-rag answers --method rag --questions "$out/made-rag.jsonl" --k "$k"
+    run_sft "$model" "$out/$name-made" --traces "$out/made-search.traces.jsonl.gz" --traces "$out/made-rag.traces.jsonl.gz" \
         --epochs 1 --learning-rate "${RATE:-2e-4}" --batch-rows 64
 }
 
-real() { # real KIND FROM TO EPOCHS: what real questions teach
+sft_on_training() { # sft_on_training KIND FROM TO EPOCHS: SFT on the training questions
     local kind=$1 from=$2 to=$3 epochs=$4
     case $kind in
-    search) traces train-search gold --questions "$out/train.jsonl" --k "$k" ;;
-    *) traces "train-$kind" answers --method rag --prompt "$kind" --questions "$out/train.jsonl" --k "$k" ;;
+    search) make_traces train-search gold --questions "$out/train.jsonl" --k "$k" ;;
+    *) make_traces "train-$kind" answers --method rag --prompt "$kind" --questions "$out/train.jsonl" --k "$k" ;;
     esac
-    trained "$from" "$to" --traces "$out/train-$kind.traces.jsonl.gz" --epochs "$epochs" --keep last --learning-rate "${RATE2:-1e-4}" --batch-rows 32
+    run_sft "$from" "$to" --traces "$out/train-$kind.traces.jsonl.gz" --epochs "$epochs" --keep last --learning-rate "${RATE2:-1e-4}" --batch-rows 32
 }
 
-taught() { # taught KIND ROUND: two more epochs
+sft_round() { # sft_round KIND ROUND: two more epochs on the training questions
     local before="$out/$name-made"
     [ "$2" = 1 ] || before="$out/$name-$1-$(($2 - 1))"
-    real "$1" "$before" "$out/$name-$1-$2" 2
+    sft_on_training "$1" "$before" "$out/$name-$1-$2" 2
 }
 
-learned() { # learned KIND OPTIONS...: taught while EM on validation rises
+sft_until_best() { # sft_until_best KIND OPTIONS...: repeat sft_round while the validation EM improves
     local kind=$1 best=-1 from em; shift
     [ -f "$out/$name-$kind/config.json" ] && return
-    begun
+    sft_on_made
     for round in $(seq "$rounds"); do
-        taught "$kind" "$round"
-        em=$(measured "$out/$name-$kind-$round" "$@")
+        sft_round "$kind" "$round"
+        em=$(validate "$out/$name-$kind-$round" "$@")
         echo "round $round of $kind: validation EM $em"
         python3 -c "exit(not $em > $best)" || break
         best=$em from="$name-$kind-$round"
@@ -117,31 +128,31 @@ learned() { # learned KIND OPTIONS...: taught while EM on validation rises
     ln -sfn "$from" "$out/$name-$kind"
 }
 
-ways() { # ways WHO PROMPT SHOTS...: EM on validation with 3, 5 and 10 documents and with each number of examples, a line each
-    local who=$1 prompt=$2 few em; shift 2
+try_rag() { # try_rag MODEL PROMPT SHOTS...: print a line with the validation EM per number of documents and examples
+    local policy=$1 prompt=$2 few em; shift 2
     for documents in 3 5 10; do
         for shots in "$@"; do
             few=(); [ "$shots" = 0 ] || few=(--shots "$out/train.jsonl:$shots")
-            em=$(measured "$who" --method rag "${reader[@]}" --set agent.prompt="$prompt" --set retrieval.k="$documents" "${few[@]}")
-            echo "RAG by $who with $documents documents, $shots examples, prompt $prompt: validation EM $em" >&2
-            echo "$em $documents $shots $prompt $who"
+            em=$(validate "$policy" --method rag "${reader[@]}" --set agent.prompt="$prompt" --set retrieval.k="$documents" "${few[@]}")
+            echo "RAG with $policy, $documents documents, $shots examples, prompt $prompt: validation EM $em" >&2
+            echo "$em $documents $shots $prompt $policy"
         done
     done
 }
 
-read_by_the_best_of() { # of ways; of equal ones the one with fewer documents, then fewer examples
-    local documents shots prompt who few=()
-    read -r _ documents shots prompt who <<< "$(sort -s -k1,1rn -k2,2n -k3,3n <<< "$1" | head -1)"
+evaluate_best_rag() { # evaluate_best_rag LINES: the best line of try_rag; ties: fewer documents, then fewer examples
+    local documents shots prompt policy few=()
+    read -r _ documents shots prompt policy <<< "$(sort -s -k1,1rn -k2,2n -k3,3n <<< "$1" | head -1)"
     [ "$shots" = 0 ] || few=(--shots "$out/train.jsonl:$shots")
     echo "chosen: $documents documents, $shots examples, prompt $prompt"
-    ask "$who" rag "${reader[@]}" --set agent.prompt="$prompt" --set retrieval.k="$documents" "${few[@]}"
+    evaluate_test "$policy" rag "${reader[@]}" --set agent.prompt="$prompt" --set retrieval.k="$documents" "${few[@]}"
 }
 
-reinforced() { # from BEGIN epochs, whatever the cold start of the table had: after more than two the training questions are known by heart
+run_rl() { # starts after BEGIN epochs, not from the best round: after more than two, the policy has memorised the questions
     local run="$out/$name-run" from="$out/$name-search-1"
-    same "$name-run" <<< "TRAIN=${TRAIN:-} BEGIN=$begin"
-    begun
-    if [ "$begin" = 2 ]; then taught search 1; else from="$out/$name-begin"; real search "$out/$name-made" "$from" "$begin"; fi
+    require_same_settings "$name-run" <<< "TRAIN=${TRAIN:-} BEGIN=$begin"
+    sft_on_made
+    if [ "$begin" = 2 ]; then sft_round search 1; else from="$out/$name-begin"; sft_on_training search "$out/$name-made" "$from" "$begin"; fi
     if [ -f "$run/manifest.json" ]; then
         [ -f "$run/summary.json" ] || sleuth train --resume "$run"
     else
@@ -151,25 +162,25 @@ reinforced() { # from BEGIN epochs, whatever the cold start of the table had: af
     [ -f "$out/$name-rl/config.json" ] || sleuth export "$run" "$out/$name-rl" --best
 }
 
-ask() { # ask WHO METHOD OPTIONS...
-    local who=$1 method=$2; shift 2
+evaluate_test() { # evaluate_test MODEL METHOD OPTIONS...
+    local policy=$1 method=$2; shift 2
     [ "$method" = direct ] || set -- --index "$out/index" "$@"
-    sleuth evaluate "$who" "${suites[@]}" --method "$method" "${room[@]}" --out "$out/$name-$row.evaluation" "$@"
+    sleuth evaluate "$policy" "${suites[@]}" --method "$method" "${room[@]}" --out "$out/$name-$row.evaluation" "$@"
 }
 
-same questions < <(echo "K=$k MADE=$made VALIDATION=$validation"; cd "$data" && cksum ./*.jsonl.gz)
-same "$name" < <(cat "$model"/*.safetensors "$model"/tokenizer.json | cksum)
-case $row in rag-sft | cold | rl) same "$name-taught" <<< "RATE=${RATE:-2e-4} RATE2=${RATE2:-1e-4}" ;; esac
-[ "$row" = direct ] || index
-case $row in direct | search) ;; *) questions ;; esac
+require_same_settings questions < <(echo "K=$k MADE=$made VALIDATION=$validation"; cd "$data" && cksum ./*.jsonl.gz)
+require_same_settings "$name" < <(cat "$model"/*.safetensors "$model"/tokenizer.json | cksum)
+case $row in rag-sft | cold | rl) require_same_settings "$name-taught" <<< "RATE=${RATE:-2e-4} RATE2=${RATE2:-1e-4}" ;; esac
+[ "$row" = direct ] || build_index
+case $row in direct | search) ;; *) prepare_questions ;; esac
 case $row in
-direct) ask "$model" direct --set agent.turn_tokens=160 ;;
-rag) tries=$(ways "$model" rag 0 3; ways "$model" rag-cot 0 3); read_by_the_best_of "$tries" ;;
-search) ask "$model" search "${agent[@]}" ;;
-rag-sft) # with an answer alone, and with a thought before it
-    for prompt in rag rag-cot; do learned $prompt --method rag "${reader[@]}" --set agent.prompt=$prompt --set retrieval.k="$k"; done
-    tries=$(for prompt in rag rag-cot; do ways "$out/$name-$prompt" $prompt 0; done)
-    read_by_the_best_of "$tries" ;;
-cold) learned search --method search "${agent[@]}"; ask "$out/$name-search" search "${agent[@]}" ;;
-rl) reinforced; ask "$out/$name-rl" search "${agent[@]}" ;;
+direct) evaluate_test "$model" direct --set agent.turn_tokens=160 ;;
+rag) tries=$(try_rag "$model" rag 0 3; try_rag "$model" rag-cot 0 3); evaluate_best_rag "$tries" ;;
+search) evaluate_test "$model" search "${agent[@]}" ;;
+rag-sft) # prompts for the answer only (rag), and for a thought first (rag-cot)
+    for prompt in rag rag-cot; do sft_until_best $prompt --method rag "${reader[@]}" --set agent.prompt=$prompt --set retrieval.k="$k"; done
+    tries=$(for prompt in rag rag-cot; do try_rag "$out/$name-$prompt" $prompt 0; done)
+    evaluate_best_rag "$tries" ;;
+cold) sft_until_best search --method search "${agent[@]}"; evaluate_test "$out/$name-search" search "${agent[@]}" ;;
+rl) run_rl; evaluate_test "$out/$name-rl" search "${agent[@]}" ;;
 esac

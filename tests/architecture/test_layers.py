@@ -20,7 +20,8 @@ LAYERS: tuple[frozenset[str], ...] = (
     frozenset({"train"}),
     frozenset({"sft"}),
     frozenset({"cluster"}),
-    frozenset({"start", "bench", "doctor"}),
+    frozenset({"pipeline"}),
+    frozenset({"start", "reproduce", "bench", "doctor"}),
     frozenset({"api"}),
     frozenset({"cli"}),
 )

@@ -43,17 +43,17 @@ def test_a_row_it_does_not_know(there: Path) -> None:
 
 def test_a_folder_without_a_model(there: Path) -> None:
     (there / "model" / "config.json").unlink()
-    assert "model holds no config.json" in said(there)
+    assert "model has no config.json" in said(there)
 
 
 def test_a_setting_that_is_no_number(there: Path) -> None:
-    assert "MADE=many; expected a whole number" in said(there, MADE="many")
+    assert "MADE=many is invalid" in said(there, MADE="many")
 
 
 @pytest.mark.parametrize("part", PARTS)
 def test_a_set_that_lacks_a_file(there: Path, part: str) -> None:
     (there / "data" / f"squad.{part}.jsonl.gz").unlink()
-    assert f"data holds no squad.{part}.jsonl.gz" in said(there)
+    assert f"data has no squad.{part}.jsonl.gz" in said(there)
 
 
 def test_settings_other_than_those_a_folder_was_made_with(there: Path) -> None:

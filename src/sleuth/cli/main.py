@@ -17,6 +17,7 @@ from sleuth.cli.export import export
 from sleuth.cli.launch import INTERNAL_ERROR, exit_with, exit_with_launcher, is_launched, select_gpu
 from sleuth.cli.megatron import import_
 from sleuth.cli.plan import plan
+from sleuth.cli.reproduce import reproduce
 from sleuth.cli.search import search
 from sleuth.cli.settings import settings
 from sleuth.cli.sft import coldstart, sft
@@ -40,8 +41,8 @@ GROUPS: dict[str, typer.Typer] = {
     "bench": bench.app,
 }
 COMMANDS: tuple[Callable[..., None], ...] = (
-    start, train, plan, simulate, sft, ask, evaluate, compare, view, export, import_, search, doctor, settings,
-    coldstart, worker, try_,
+    start, train, reproduce, plan, simulate, sft, ask, evaluate, compare, view, export, import_, search, doctor,
+    settings, coldstart, worker, try_,
 )  # fmt: skip
 
 STOPPED = 1

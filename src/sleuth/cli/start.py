@@ -55,10 +55,11 @@ def start(
 
     require_source(documents)
     silence_transformers()
+    from sleuth.pipeline.runner import find_stage
     from sleuth.runs.json_files import read_json
     from sleuth.start.forecast import forecast
     from sleuth.start.report import verdict
-    from sleuth.start.runner import describe_stages, find_stage, require_output_folder
+    from sleuth.start.runner import make_pipeline, require_output_folder
     from sleuth.start.runner import start as run_stages
     from sleuth.start.sizes import choose_sizes
     from sleuth.start.stages import DOCUMENTS, QUESTIONS, StartOptions, plan_stages
@@ -79,7 +80,7 @@ def start(
     for line in forecast(chosen, sizes):
         console.print(line, soft_wrap=True)
     if dry_run:
-        for line in describe_stages(stages):
+        for line in make_pipeline(chosen, folder, sizes).describe():
             console.print(line, soft_wrap=True)
         return
     if teacher is not None and any(teacher in stage.words and not stage.is_done for stage in stages):

@@ -1,19 +1,13 @@
 """Memory and time that `sleuth start` needs on this machine, predicted before it begins."""
 
-from dataclasses import replace
-
-import torch
-
 from sleuth.config import recipe
-from sleuth.model.memory import device_memory
 from sleuth.model.policy import select_device
 from sleuth.model.shapes import shape_of_folder
 from sleuth.page.document import duration
 from sleuth.start.sizes import Sizes
 from sleuth.start.stages import StartOptions
-from sleuth.train import accelerators
 from sleuth.train.accelerators import GIB
-from sleuth.train.plan import UNKNOWN_GPU, Models, make_plan, require_fits
+from sleuth.train.plan import Models, local_device, make_plan, require_fits
 
 
 def forecast(options: StartOptions, sizes: Sizes) -> list[str]:
@@ -21,10 +15,9 @@ def forecast(options: StartOptions, sizes: Sizes) -> list[str]:
     config = recipe.compose({"model": {"policy": options.model}, "world": {}}, [*sizes.agent, *sizes.training])
     device = select_device()
     warning = require_fits(config, device)
-    total, free = device_memory(device)
-    sheet = accelerators.identify(device) or replace(UNKNOWN_GPU, label=torch.cuda.get_device_name(device))
+    sheet, free = local_device(device)
     models = Models.of(config, lambda name: shape_of_folder(recipe.resolve_policy(name)))
-    plan = make_plan(config, replace(sheet, memory=total), models, capacity=free)
+    plan = make_plan(config, sheet, models, capacity=free)
     step, longest = plan.seconds.total, plan.upper_bound.total
     lines = [
         f"memory       {plan.footprint.needed / GIB:.1f} of {free / GIB:.1f} GiB free on {sheet.label or sheet.name}",

@@ -1,10 +1,11 @@
-"""The stages of `sleuth start`: each runs a separate command and is skipped if its output exists."""
+"""The stages of `sleuth start`."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from sleuth.pipeline.stage import Stage
 from sleuth.start.sizes import RECIPE, Sizes
 
 DOCUMENTS, QUESTIONS, CORPUS, INDEX = "documents", "questions.jsonl", "corpus.jsonl", "index"
@@ -31,35 +32,6 @@ class StartOptions:
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """One stage, done when all of `outputs` exist.
-
-    `words` are the arguments of its `sleuth` command; `resume` are those that continue it if `begun` exists. A stage
-    without words is run by `sleuth start` itself. `reads` are inputs that the words do not name. With `capture`, the
-    command's standard output becomes the file. An `optional` stage that makes nothing exits with NothingMade's code and
-    leaves an empty file.
-    """
-
-    name: str
-    purpose: str
-    outputs: tuple[Path, ...]
-    words: tuple[str, ...] = ()
-    begun: Path | None = None
-    resume: tuple[str, ...] = ()
-    capture: bool = False
-    optional: bool = False
-    reads: tuple[Path, ...] = ()
-
-    @property
-    def is_done(self) -> bool:
-        return all(output.exists() for output in self.outputs)
-
-    @property
-    def command(self) -> tuple[str, ...]:
-        return self.resume if self.begun is not None and self.begun.exists() else self.words
 
 
 def plan_stages(options: StartOptions, folder: Path, sizes: Sizes) -> list[Stage]:

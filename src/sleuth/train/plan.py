@@ -262,19 +262,29 @@ def require_fits(config: Config, device: torch.device, ranks: int = 1) -> str | 
 
     Returns a warning if it fits only without long episodes or fragmentation.
     """
+    sheet, free = local_device(device)
+    models = Models.of(config, lambda name: shape_of_folder(recipe.resolve_policy(name)))
+    return check_plan(config, make_plan(config, sheet, models, ranks=ranks, capacity=free), models)
+
+
+def local_device(device: torch.device) -> tuple[Accelerator, int]:
+    """Return the data sheet of a device of this machine, and its free memory."""
     total, free = device_memory(device)
     sheet = accelerators.identify(device) or replace(UNKNOWN_GPU, label=torch.cuda.get_device_name(device))
-    models = Models.of(config, lambda name: shape_of_folder(recipe.resolve_policy(name)))
-    plan = make_plan(config, replace(sheet, memory=total), models, ranks=ranks, capacity=free)
-    certain = predict(describe(config, plan.setup.device, models, plan.episodes, ranks))
-    if certain.peak > free:
+    return replace(sheet, memory=total), free
+
+
+def check_plan(config: Config, plan: Plan, models: "Models") -> str | None:
+    """Raise ConfigError if a planned run cannot fit; return a warning if only long episodes might not."""
+    certain = predict(describe(config, plan.setup.device, models, plan.episodes, plan.setup.ranks))
+    if certain.peak > plan.capacity:
         raise ConfigError(_refusal(plan, certain))
-    if plan.footprint.needed <= free:
+    if plan.footprint.needed <= plan.capacity:
         return None
     remedy = f"; it fits with {plan.options[0].line}" if plan.options else ""
     return (
         f"memory may run out: long episodes need {plan.footprint.needed / GIB:.1f} GiB, "
-        f"{free / GIB:.1f} are free{remedy}"
+        f"{plan.capacity / GIB:.1f} are free{remedy}"
     )
 
 

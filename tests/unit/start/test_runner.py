@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from sleuth.errors import InputError
+from sleuth.pipeline.runner import SECONDS
 from sleuth.runs.lock import locked
-from sleuth.start.runner import LAYOUT, OPTIONS, SECONDS, describe_stages, start
+from sleuth.start.runner import LAYOUT, OPTIONS, make_pipeline, start
 from sleuth.start.sizes import choose_sizes
-from sleuth.start.stages import StartOptions, plan_stages
+from sleuth.start.stages import StartOptions
 
 SIZES = choose_sizes("quickstart", steps=1)
 
@@ -160,8 +161,8 @@ def test_one_process_at_a_time(begin: Callable[..., list[str]], tmp_path: Path) 
 
 
 def test_the_plan_has_a_command_for_each_stage(tmp_path: Path) -> None:
-    lines = describe_stages(plan_stages(StartOptions("docs", "quickstart"), tmp_path, SIZES))
+    lines = make_pipeline(StartOptions("docs", "quickstart"), tmp_path, SIZES).describe()
     assert len(lines) == 40
     assert lines[1].strip().startswith("sleuth index build docs")
-    spaced = describe_stages(plan_stages(StartOptions("my docs", "quickstart"), tmp_path, SIZES))
+    spaced = make_pipeline(StartOptions("my docs", "quickstart"), tmp_path, SIZES).describe()
     assert "sleuth index build 'my docs' --out" in spaced[1]

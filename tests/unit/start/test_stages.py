@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from sleuth.pipeline.stage import Stage
 from sleuth.start.sizes import choose_sizes
-from sleuth.start.stages import Stage, StartOptions, plan_stages
+from sleuth.start.stages import StartOptions, plan_stages
 
 
 def stages(folder: Path, **options: str) -> dict[str, Stage]:

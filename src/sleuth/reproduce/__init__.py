@@ -1,0 +1,1 @@
+"""Reproducing published systems: train and evaluate a recipe, and compare with the published figures."""

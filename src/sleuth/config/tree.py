@@ -120,6 +120,13 @@ class Config(Section):
             raise ValueError(
                 f"train.mode = {train.mode} samples with weights {versions} old; set algorithm.correction.level = token"
             )
+        likelihood = algorithm.likelihood
+        if likelihood.penalty != "none" and train.updates == 1 and not train.max_staleness:
+            raise ValueError(
+                f"algorithm.likelihood.penalty = {likelihood.penalty} has no effect with train.updates = 1 and "
+                f"train.mode = {train.mode}, where each token is trained by the weights that sampled it; raise "
+                "train.updates to 2 or more"
+            )
         if train.resample and algorithm.advantage not in GROUPED:
             raise ValueError(
                 f"train.resample has no effect with algorithm.advantage = {algorithm.advantage}; remove it"

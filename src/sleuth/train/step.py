@@ -12,7 +12,7 @@ from math import isfinite
 import torch
 from torch import Tensor
 
-from sleuth.algorithms import kl, loss
+from sleuth.algorithms import kl, likelihood, loss
 from sleuth.algorithms.gae import clipped_value
 from sleuth.algorithms.loss import Bounds, Sampled
 from sleuth.algorithms.normalise import token_weights
@@ -124,6 +124,8 @@ class Learner:
         rewards_N = shape_rewards(batch, self.algorithm, self.context)
         experiences = attach_turn_rewards(experiences, batch)
         experiences = attach_advantages(experiences, rewards_N, batch.groups_N, self.algorithm, rates.kl)
+        if self.algorithm.likelihood.penalty != "none":
+            experiences = [each.with_columns(turn=each.turn_S) for each in experiences]
         self.token_log.start(experiences)
         trained = [each for each in experiences if is_trained_on(each.trajectory, self.algorithm)]
         # Nearly equal consecutive mini-batches, none of them empty.
@@ -215,7 +217,7 @@ class Learner:
     ) -> Metrics:
         """Accumulate the gradients of all packs, then step; metrics stay on the device until the end."""
         optimiser.zero()
-        rows, whole = experience_rows(experiences), self.algorithm.loss not in loss.TOKENWISE
+        rows, whole = experience_rows(experiences), self._needs_whole_trajectories()
         sums: dict[str, Tensor] = {}
         with self.timer.time("train"):
             for packed in rank_packs(rows, self.train.pack_tokens, self.policy.device, self.ranks, whole=whole):
@@ -242,7 +244,9 @@ class Learner:
         A mini-batch without such a trajectory is skipped: the optimiser would only follow its momentum.
         """
         settings = self.algorithm
-        if settings.kl.place == "loss" or settings.entropy > 0 or settings.loss not in loss.LOSSES:
+        if settings.trains_without_advantage or settings.loss not in loss.LOSSES:
+            return True
+        if settings.likelihood.penalty == "sapo" and bool((experience.columns["advantage"] > 0).any()):
             return True
         advantage_S = experience.columns["advantage"] * experience.columns.get("correction", torch.ones(()))
         return bool((advantage_S > 0 if settings.negative_weight == 0 else advantage_S != 0).any())
@@ -267,7 +271,25 @@ class Learner:
             metrics["kl"] = kl_T if self.train.updates == 1 else estimator(columns["old"], columns["reference"])
             if settings.kl.place == "loss":
                 value_T = value_T + rates.kl * kl_T
+        if settings.likelihood.penalty != "none":
+            penalty_T = self._likelihood_penalty(packed, logprob_T)
+            value_T = value_T + settings.likelihood.resolved_coefficient * penalty_T
+            metrics |= {"likelihood_penalty": penalty_T, "likelihood_penalised": (penalty_T != 0).float()}
         return (columns[WEIGHT] * value_T).sum(), _weighted_sums(columns[WEIGHT], metrics)
+
+    def _likelihood_penalty(self, packed: Pack, logprob_T: Tensor) -> Tensor:
+        """Return the likelihood penalty of each token, without its coefficient."""
+        settings, columns = self.algorithm.likelihood, packed.columns
+        # The sampling policy's logprob: `old` is recomputed with later weights where episodes are sampled in advance.
+        sampling_T = columns["rollout" if self.train.max_staleness else "old"]
+        by_action = settings.level == "action"
+        unit_T = likelihood.action_keys(packed.row_T, columns["turn"]) if by_action else packed.row_T
+        sampled = Sampled(logprob_T, sampling_T, columns["advantage"], unit_T)
+        return likelihood.PENALTIES[settings.penalty](sampled, settings.threshold)
+
+    def _needs_whole_trajectories(self) -> bool:
+        """Whether the loss of a token depends on the other tokens of its trajectory."""
+        return self.algorithm.loss not in loss.TOKENWISE or self.algorithm.likelihood.level == "trajectory"
 
     def _value_loss(self, packed: Pack) -> tuple[Tensor, Mapping[str, Tensor]]:
         assert self.critic is not None  # noqa: S101  only called with a critic

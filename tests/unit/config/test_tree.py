@@ -194,6 +194,24 @@ USELESS: dict[str, tuple[Knobs, str]] = {
         "horizon has no effect with no algorithm.kl.target; remove it",
     ),
     **{
+        f"likelihood.{name}": (
+            {"algorithm": {"likelihood": {name: value}}},
+            f"{name} has no effect with algorithm.likelihood.penalty = none; remove it",
+        )
+        for name, value in {"coefficient": 0.1, "threshold": 0.9, "level": "trajectory"}.items()
+    },
+    "likelihood.level, sapo": (
+        {"algorithm": {"likelihood": {"penalty": "sapo", "level": "action"}}, "train": {"updates": 2}},
+        "level has no effect with algorithm.likelihood.penalty = sapo; remove it",
+    ),
+    **{
+        f"likelihood.penalty, {penalty}, one update": (
+            {"algorithm": {"likelihood": {"penalty": penalty}}},
+            f"algorithm.likelihood.penalty = {penalty} has no effect with train.updates = 1 and train.mode = sync",
+        )
+        for penalty in ("llds", "sapo")
+    },
+    **{
         f"correction.{name}": (
             {"algorithm": {"correction": {name: value}}},
             f"{name} has no effect with algorithm.correction.level = auto; remove it",
@@ -407,6 +425,11 @@ EFFECTIVE: dict[str, Knobs] = {
         "algorithm": {"correction": {"level": "token"}},
         "train": {"mode": "async", "staleness": 3},
         "engine": {"stale_cache": "keep"},
+    },
+    "LLDS": {"algorithm": {"likelihood": {"penalty": "llds", "level": "trajectory"}}, "train": {"updates": 2}},
+    "SAPO ahead": {
+        "algorithm": {"correction": {"level": "token"}, "likelihood": {"penalty": "sapo", "threshold": 0.8}},
+        "train": {"mode": "ahead"},
     },
     "async without staleness": {"train": {"mode": "async", "staleness": 0}, "engine": {"lockstep": "on"}},
     "no mask": {"algorithm": {"origin_mask": False, "old": "recompute"}},

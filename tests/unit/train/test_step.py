@@ -48,6 +48,10 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "k1 in the reward": {"kl": {"place": "reward", "estimator": "k1", "coefficient": 0.5}},
     "KL in the reward": {"kl": {"place": "reward", "coefficient": 0.5}},
     "KL in the loss": {"kl": {"place": "loss", "coefficient": 0.5}},
+    "LLDS by action": {"likelihood": {"penalty": "llds", "coefficient": 0.7}},
+    "LLDS by trajectory": {"likelihood": {"penalty": "llds", "coefficient": 0.7, "level": "trajectory"}},
+    "SAPO": {"likelihood": {"penalty": "sapo", "coefficient": 0.7}},
+    "SAPO with a threshold": {"likelihood": {"penalty": "sapo", "coefficient": 0.7, "threshold": 0.6}},
     "old logprobs recomputed": {"old": "recompute"},
     "tokens truncated": {"correction": {"level": "token", "action": "truncate", "high": 1.1}},
     "sequences masked": {"correction": {"level": "sequence", "action": "mask", "low": 0.2, "high": 8.0}},
@@ -159,7 +163,35 @@ class Naive:
             total = total + self.algorithm.kl.coefficient * self._kl(
                 new, self.logprobs(self.reference, trajectory).detach()
             )
+        total = total + self.algorithm.likelihood.resolved_coefficient * self._penalties(trajectory, new, tokens)
         return total.sum() * self._weight(len(tokens), batch)
+
+    def _penalties(self, trajectory: Trajectory, new: Tensor, tokens: list[Token]) -> Tensor:
+        """Of tokens that became less likely since they were sampled, one action after another."""
+        settings = self.algorithm.likelihood
+        drops = [token.old - logprob for logprob, token in zip(new, tokens, strict=True)]
+        found = [torch.tensor(0.0)] * len(drops)
+        for members in self._units(trajectory):
+            good = [n for n in members if tokens[n].advantage >= 0]
+            fell = settings.penalty == "llds" and sum(drops[n].item() for n in good) > 0
+            for n in good:
+                drifted = exp(-drops[n].item()) < settings.threshold
+                if (fell and drops[n] > 0) or (settings.penalty == "sapo" and drifted and tokens[n].advantage > 0):
+                    found[n] = drops[n]
+        return torch.stack(found)
+
+    def _units(self, trajectory: Trajectory) -> list[list[int]]:
+        """The scored tokens of each action, which is a run of sampled tokens, or of the whole trajectory."""
+        places = self.places(trajectory)
+        if self.algorithm.likelihood.level == "trajectory":
+            return [list(range(len(places)))]
+        units: list[list[int]] = []
+        for number, place in enumerate(places):
+            if number and place == places[number - 1] + 1:
+                units[-1].append(number)
+            else:
+                units.append([number])
+        return units
 
     def _ratio(self, new: Tensor, tokens: list[Token], number: int) -> Tensor:
         """Of the token, or with GSPO of the whole trajectory."""
@@ -460,7 +492,13 @@ def test_gradient_of_the_critic_is_that_of_the_naive_loss(
 
 
 # Of each algorithm that leaves some tokens as they are and not others, whether the groups here have both.
-@pytest.mark.parametrize("name", ["clip-higher", "dual clip", "gspo", "cispo", "tokens truncated", "sequences masked"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("clip-higher", "dual clip", "gspo", "cispo", "tokens truncated", "sequences masked"),
+        *("LLDS by action", "LLDS by trajectory", "SAPO", "SAPO with a threshold"),
+    ],
+)
 def test_bounds_hold_some_tokens_and_not_others(
     name: str, learner: Callable[..., Learner], naive: Callable[..., Naive], made: list[Group]
 ) -> None:
@@ -471,6 +509,9 @@ def test_bounds_hold_some_tokens_and_not_others(
         assert found["correction/dropped"] == pytest.approx(dropped)
         assert 1 < len(set(weighed)) < len(weighed)
         assert (0 < dropped < 1) == (name == "sequences masked")
+    elif "likelihood" in ALGORITHMS[name]:
+        assert 0 < found["policy/likelihood_penalised"] < 0.6
+        assert found["policy/likelihood_penalty"] > 0
     else:
         assert 0 < found["policy/clipped"] < 1
 
@@ -619,7 +660,50 @@ def test_groups_without_spread_only_dilute_the_mean(
         assert found[name] == pytest.approx(expected[name], rel=1e-4)
 
 
-@pytest.mark.parametrize("settings", [{}, {"kl": {"place": "loss"}}, {"entropy": 0.1}], ids=str)
+def good_likelihood(ours: Learner, groups: Sequence[Group]) -> float:
+    """Sum of the logprobs of the tokens of all trajectories above the mean of their group."""
+    good = [
+        trajectory
+        for group in groups
+        for trajectory, score in zip(group.trajectories, group.scores, strict=True)
+        if score.total > sum(each.total for each in group.scores) / len(group.scores)
+    ]
+    experiences = build_experiences(good, TEMPERATURE)
+    rows = experience_rows(experiences)
+    scored = score_rows(rows, 100, torch.device("cpu"), ALONE, lambda pack: ours.policy.score(pack, TEMPERATURE)[0])
+    return float(torch.cat(scored).sum())
+
+
+@pytest.mark.parametrize("penalty", ["llds", "sapo"])
+def test_likelihood_penalty_holds_back_the_fall_of_good_actions(
+    penalty: str, learner: Callable[..., Learner], made: list[Group]
+) -> None:
+    """The second mini-batch is trained after the first has moved the weights; the first feels nothing but rounding."""
+    settings = {"old": "recompute", "likelihood": {"penalty": penalty, "coefficient": 20.0, "threshold": 0.9999}}
+    free, held = learner({"old": "recompute"}, updates=2), learner(settings, updates=2)
+    one = learner(settings)
+    learned(free, made)
+    found = learned(held, made)
+    assert learned(one, made)["policy/likelihood_penalised"] == 0.0
+    assert 0 < found["policy/likelihood_penalised"] < 1
+    assert good_likelihood(held, made[1:]) > good_likelihood(free, made[1:])
+
+
+@pytest.mark.parametrize("mode", ["ahead", "async"])
+def test_likelihood_penalty_compares_with_the_policy_that_sampled(
+    mode: str, learner: Callable[..., Learner], made: list[Group]
+) -> None:
+    """Episodes sampled in advance have recomputed old logprobs, those of the weights that are trained."""
+    settings = {"correction": {"level": "token"}, "likelihood": {"penalty": "llds", "threshold": 0.9999}}
+    assert learned(learner(settings), made)["policy/likelihood_penalised"] == 0.0
+    assert 0 < learned(learner(settings, mode=mode), made)["policy/likelihood_penalised"] < 1
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"kl": {"place": "loss"}}, {"entropy": 0.1}, {"likelihood": {"penalty": "llds"}}],
+    ids=str,
+)
 def test_without_any_advantage_only_other_terms_move_the_weights(
     settings: dict[str, Any], learner: Callable[..., Learner], groups: Callable[..., list[Group]]
 ) -> None:

@@ -157,6 +157,11 @@ class Config(Section):
                 f"train.updates = {train.updates} exceeds the {train.questions} groups of a step; lower it, or raise "
                 "train.questions"
             )
+        if train.curriculum != "none" and not self.data.shuffle:
+            raise ValueError(
+                f"train.curriculum = {train.curriculum} sets the order that data.shuffle = false keeps as in the file; "
+                "remove one of the two"
+            )
         if train.keep_best and not self.evaluate.every:
             raise ValueError("train.keep_best has no effect with evaluate.every = 0; set it to a number of steps")
         return self

@@ -1,6 +1,5 @@
 """Data of a run: generate its synthetic world, build its index, and load its questions."""
 
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,17 +14,22 @@ from sleuth.retrieval import index
 from sleuth.reward.answers import warn_wordless
 from sleuth.runs.run import Run
 from sleuth.synthesis.world.world import World, write_world
+from sleuth.train.curriculum import Curriculum, shuffled_order
 from sleuth.train.observer import RunObserver
 from sleuth.train.ranks import Ranks
 
 
 @dataclass(frozen=True, slots=True)
 class QuestionStream:
-    """The training questions, each once per epoch; the order depends only on the seed and the epoch."""
+    """The training questions, each once per epoch.
+
+    The order depends only on the seed and the epoch. With a curriculum, which fixes it, it also depends on outcomes.
+    """
 
     questions: Sequence[Question]
     seed: int
     shuffle: bool
+    curriculum: Curriculum | None = None
 
     def take(self, first: int, count: int) -> list[Question]:
         """Return questions `first` to `first + count - 1` of the stream, across epochs."""
@@ -33,14 +37,12 @@ class QuestionStream:
 
     def _at(self, position: int) -> Question:
         epoch, within = divmod(position, len(self.questions))
+        if self.curriculum is not None and epoch:
+            return self.questions[self.curriculum.order(epoch)[within]]
         return self.questions[_order(len(self.questions), self.seed, epoch)[within] if self.shuffle else within]
 
 
-@lru_cache(maxsize=2)
-def _order(count: int, seed: int, epoch: int) -> list[int]:
-    order = list(range(count))
-    random.Random(f"{seed}/{epoch}").shuffle(order)
-    return order
+_order = lru_cache(maxsize=2)(shuffled_order)
 
 
 def prepare_sources(config: Config, run: Run, observer: RunObserver, ranks: Ranks) -> RunSources:

@@ -384,6 +384,10 @@ USELESS: dict[str, tuple[Knobs, str]] = {
         )
         for advantage in ("gae", "reinforce", "reinforce_pp")
     },
+    "curriculum": (
+        {"train": {"curriculum": "spread"}, "data": {"shuffle": False}},
+        "train.curriculum = spread sets the order that data.shuffle = false keeps as in the file; remove one",
+    ),
     "updates": (
         {"train": {"updates": 3, "questions": 2}},
         "train.updates = 3 cuts the 2 groups of a step into mini-batches smaller than a group; lower it",

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
-from sleuth.config.agent import OUTSIDE, TOOL_FILES, UNSEARCHED, AgentConfig
+from sleuth.config.agent import OUTSIDE, SINGLE, TOOL_FILES, UNSEARCHED, AgentConfig
 from sleuth.config.algorithm import GROUPED, AlgorithmConfig
 from sleuth.config.cluster import ClusterConfig
 from sleuth.config.data import DataConfig, WorldConfig
@@ -100,6 +100,13 @@ class Config(Section):
                     )
         elif not self.agent.protocol.startswith("import:"):
             self.retrieval._reject_unused(f"agent.tools = {self.agent.tools}", "pages", table="retrieval.")
+        return self
+
+    @model_validator(mode="after")
+    def _check_reward(self) -> Self:
+        if self.agent.method in SINGLE:
+            unused = f"agent.method = {self.agent.method}, which makes no searches of its own"
+            self.reward._reject_unused(unused, "useless_search", table="reward.")
         return self
 
     @model_validator(mode="after")

@@ -384,6 +384,10 @@ USELESS: dict[str, tuple[Knobs, str]] = {
         )
         for advantage in ("gae", "reinforce", "reinforce_pp")
     },
+    "useless_search": (
+        {"reward": {"useless_search": 0.1}, "agent": {"method": "rag"}},
+        "reward.useless_search has no effect with agent.method = rag, which makes no searches of its own; remove it",
+    ),
     "curriculum": (
         {"train": {"curriculum": "spread"}, "data": {"shuffle": False}},
         "train.curriculum = spread sets the order that data.shuffle = false keeps as in the file; remove one",

@@ -77,6 +77,23 @@ class LikelihoodConfig(Section):
         return self
 
 
+class TeacherConfig(Section):
+    policy: str | None = None
+    """Teacher of failed episodes: folder or hub name of a model with the policy's vocabulary. Default: none."""
+    place: Literal["reward", "loss"] = "reward"
+    """Where to apply the KL penalty against the teacher."""
+    coefficient: PositiveFloat = 0.001
+    """KL coefficient."""
+    reward_below: Annotated[float, Field(ge=-MAX_FLOAT, le=MAX_FLOAT)] = 0.1
+    """Episodes with a return below this have failed."""
+
+    @model_validator(mode="after")
+    def _check_unused(self) -> Self:
+        if self.policy is None:
+            self._reject_unused("no algorithm.teacher.policy", "place", "coefficient", "reward_below")
+        return self
+
+
 class CorrectionConfig(Section):
     level: str = "auto"
     """Unit of the trainer/engine importance ratio: token, sequence, geometric, none, or import:package.function; auto:
@@ -171,6 +188,7 @@ class AlgorithmConfig(Section):
     """Train on sampled tokens only; false also trains on retrieved text (ablation)."""
     kl: KLConfig = KLConfig()
     likelihood: LikelihoodConfig = LikelihoodConfig()
+    teacher: TeacherConfig = TeacherConfig()
     correction: CorrectionConfig = CorrectionConfig()
     critic: CriticConfig = CriticConfig()
 
@@ -182,7 +200,8 @@ class AlgorithmConfig(Section):
     @property
     def trains_without_advantage(self) -> bool:
         """Whether the loss of a token can have a gradient if its advantage is zero."""
-        return self.kl.place == "loss" or self.entropy > 0 or self.likelihood.penalty == "llds"
+        is_guided = self.teacher.policy is not None and self.teacher.place == "loss"
+        return self.kl.place == "loss" or self.entropy > 0 or self.likelihood.penalty == "llds" or is_guided
 
     @model_validator(mode="after")
     def _check_unused(self) -> Self:

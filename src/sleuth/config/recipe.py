@@ -111,7 +111,7 @@ def settings() -> Iterator[Setting]:
 
 def with_absolute_paths(config: Config) -> Config:
     """Make every path absolute, so that the run can be resumed from any folder."""
-    retrieval, critic = config.retrieval, config.algorithm.critic
+    retrieval, algorithm = config.retrieval, config.algorithm
     paths = {
         "index": retrieval.index if retrieval.local else None,
         "replay": retrieval.replay,
@@ -125,7 +125,8 @@ def with_absolute_paths(config: Config) -> Config:
     updates: dict[str, dict[str, object]] = {
         "model": {"policy": _absolute_policy(config.model.policy)},
         "algorithm": {
-            "critic": critic.model_copy(update={"policy": critic.policy and _absolute_policy(critic.policy)})
+            name: each.model_copy(update={"policy": each.policy and _absolute_policy(each.policy)})
+            for name, each in (("critic", algorithm.critic), ("teacher", algorithm.teacher))
         },
         "data": {name: _absolute(getattr(config.data, name)) for name in FILES},
         "agent": {

@@ -26,10 +26,11 @@ from sleuth.train import objective
 from sleuth.train.credit import RewardBatch, attach_advantages, attach_turn_rewards, is_trained_on, shape_rewards
 from sleuth.train.experience import Experience, build_experiences, experience_rows
 from sleuth.train.metrics import Metrics, Timer, TokenLog
-from sleuth.train.models import Critic, load_critic, load_reference, load_trained_policy
+from sleuth.train.models import Critic, load_critic, load_reference, load_teacher, load_trained_policy
 from sleuth.train.optimiser import Optimiser
 from sleuth.train.ranks import ALONE, Ranks, require_supported
 from sleuth.train.sharding import rank_packs, score_rows
+from sleuth.train.teacher import FAILED, TEACHER, guide
 
 AllowUpdate = Callable[[float], bool]  # given the gradient norm
 
@@ -62,7 +63,7 @@ class StepRates:
 
 @dataclass(frozen=True, slots=True)
 class Learner:
-    """The policy and its optimiser, with a critic and a reference if the algorithm needs them.
+    """The policy and its optimiser, with a critic, a reference and a teacher if the algorithm needs them.
 
     `context` is the maximum number of tokens of an episode.
     """
@@ -77,6 +78,7 @@ class Learner:
     ranks: Ranks = ALONE
     timer: Timer = field(default_factory=Timer)
     token_log: TokenLog = field(default_factory=TokenLog)
+    teacher: Reference | None = None
 
     def __post_init__(self) -> None:
         objective.require(self.algorithm)  # reject an unknown name before the first episode
@@ -88,9 +90,11 @@ class Learner:
         policy = load_trained_policy(config, ranks)
         reference = load_reference(config, policy, ranks)
         critic = load_critic(config, policy, ranks)
+        teacher = load_teacher(config, policy, ranks)
         optimiser = Optimiser.build(policy.model.named_parameters(), config.train, config.train.learning_rate)
         context = config.agent.context_tokens
-        return cls(policy, optimiser, config.algorithm, config.train, context, reference, critic, ranks)
+        settings = config.algorithm, config.train
+        return cls(policy, optimiser, *settings, context, reference, critic, ranks, teacher=teacher)
 
     @property
     def critic_optimiser(self) -> Optimiser | None:
@@ -123,6 +127,10 @@ class Learner:
                 experiences = self._attach("value", experiences, self.critic.values)
         rewards_N = shape_rewards(batch, self.algorithm, self.context)
         experiences = attach_turn_rewards(experiences, batch)
+        if self.teacher is not None:
+            settings, returns_N = self.algorithm.teacher, batch.rewards_N
+            experiences, rewards_N, guided = guide(experiences, rewards_N, returns_N, settings, self._teacher_logprobs)
+            metrics |= guided
         experiences = attach_advantages(experiences, rewards_N, batch.groups_N, self.algorithm, rates.kl)
         if self.algorithm.likelihood.penalty != "none":
             experiences = [each.with_columns(turn=each.turn_S) for each in experiences]
@@ -181,6 +189,12 @@ class Learner:
         rows = experience_rows(experiences)
         values = iter(score_rows(rows, self.train.pack_tokens, self.policy.device, self.ranks, score))
         return [each.join(list(islice(values, len(each.rows)))) for each in experiences]
+
+    def _teacher_logprobs(self, experiences: Sequence[Experience]) -> list[Tensor]:
+        teacher = self.teacher
+        assert teacher is not None  # noqa: S101  only called with a teacher
+        with self.timer.time("score"):
+            return self._score(experiences, lambda pack: teacher.score(pack, self.train.temperature)[0])
 
     def _policy_logprobs(self, packed: Pack) -> Tensor:
         return self.policy.score(packed, self.train.temperature)[0]
@@ -271,6 +285,8 @@ class Learner:
             metrics["kl"] = kl_T if self.train.updates == 1 else estimator(columns["old"], columns["reference"])
             if settings.kl.place == "loss":
                 value_T = value_T + rates.kl * kl_T
+        if FAILED in columns:
+            value_T = value_T + settings.teacher.coefficient * columns[FAILED] * kl.k2(logprob_T, columns[TEACHER])
         if settings.likelihood.penalty != "none":
             penalty_T = self._likelihood_penalty(packed, logprob_T)
             value_T = value_T + settings.likelihood.resolved_coefficient * penalty_T

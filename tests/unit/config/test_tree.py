@@ -200,6 +200,13 @@ USELESS: dict[str, tuple[Knobs, str]] = {
         )
         for name, value in {"coefficient": 0.1, "threshold": 0.9, "level": "trajectory"}.items()
     },
+    **{
+        f"teacher.{name}": (
+            {"algorithm": {"teacher": {name: value}}},
+            f"{name} has no effect with no algorithm.teacher.policy; remove it",
+        )
+        for name, value in {"place": "loss", "coefficient": 0.1, "reward_below": 0.5}.items()
+    },
     "likelihood.level, sapo": (
         {"algorithm": {"likelihood": {"penalty": "sapo", "level": "action"}}, "train": {"updates": 2}},
         "level has no effect with algorithm.likelihood.penalty = sapo; remove it",
@@ -439,6 +446,7 @@ EFFECTIVE: dict[str, Knobs] = {
         "algorithm": {"correction": {"level": "token"}, "likelihood": {"penalty": "sapo", "threshold": 0.8}},
         "train": {"mode": "ahead"},
     },
+    "DGPO": {"algorithm": {"advantage": "gae", "teacher": {"policy": "big", "coefficient": 0.01}}},
     "async without staleness": {"train": {"mode": "async", "staleness": 0}, "engine": {"lockstep": "on"}},
     "no mask": {"algorithm": {"origin_mask": False, "old": "recompute"}},
     "vLLM": {"engine": {"kind": "vllm", "command": "env/bin/vllm serve", "memory": 0.5, "weights": "device"}},

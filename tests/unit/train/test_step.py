@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import exp, inf, isfinite, isnan, prod, sqrt
 from pathlib import Path
+from statistics import stdev
 from typing import Any
 
 import pytest
@@ -29,6 +30,8 @@ REWARDS = [[1.0, 0.0, 0.0, 0.5], [0.0, 1.0, 1.0], [0.25, 0.25]]
 TEMPERATURE = 1.3
 CONTEXT = 24  # tokens the longest trajectories come near
 
+# The episodes below .3 have failed; the model is given to the learner.
+TEACHER: dict[str, Any] = {"policy": "given", "coefficient": 0.5, "reward_below": 0.3}
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "grpo": {},
     "dr_grpo": {"advantage": "dr_grpo", "normalise": "constant", "constant": 9},
@@ -52,6 +55,11 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "LLDS by trajectory": {"likelihood": {"penalty": "llds", "coefficient": 0.7, "level": "trajectory"}},
     "SAPO": {"likelihood": {"penalty": "sapo", "coefficient": 0.7}},
     "SAPO with a threshold": {"likelihood": {"penalty": "sapo", "coefficient": 0.7, "threshold": 0.6}},
+    "teacher in the loss": {"teacher": {**TEACHER, "place": "loss"}},
+    "teacher in the reward": {"teacher": TEACHER},
+    "teacher in the reward, undivided": {"advantage": "dr_grpo", "teacher": TEACHER},
+    "teacher in the reward, KL too": {"kl": {"place": "reward", "coefficient": 0.5}, "teacher": TEACHER},
+    "teacher and gae": {"advantage": "gae", "critic": {"gamma": 0.9, "lam": 0.8}, "teacher": TEACHER},
     "old logprobs recomputed": {"old": "recompute"},
     "tokens truncated": {"correction": {"level": "token", "action": "truncate", "high": 1.1}},
     "sequences masked": {"correction": {"level": "sequence", "action": "mask", "low": 0.2, "high": 8.0}},
@@ -71,6 +79,7 @@ class Token:
     old: float
     weight: float
     advantage: float
+    failed: bool
 
 
 Played = list[tuple[Trajectory, list[Token]]]
@@ -85,6 +94,7 @@ class Naive:
     algorithm: AlgorithmConfig
     valued: PreTrainedModel
     head: nn.Linear
+    teacher: PreTrainedModel
 
     def loss(self, batch: Played) -> Tensor:
         return torch.stack([self._loss(trajectory, tokens, batch) for trajectory, tokens in batch if tokens]).sum()
@@ -102,10 +112,16 @@ class Naive:
     def played(self, groups: Sequence[Group]) -> Played:
         """The trajectories the loss sees, each token with what is known of it before the step."""
         every = [trajectory for group in groups for trajectory in group.trajectories]
+        failed = [self._has_failed(score.total) for group in groups for score in group.scores]
         found = []
-        for trajectory, advantages in zip(every, self._advantages(groups), strict=True):
+        for trajectory, advantages, is_failed in zip(every, self._advantages(groups), failed, strict=True):
             columns = zip(
-                self.places(trajectory), self.old(trajectory), self._corrected(trajectory), advantages, strict=True
+                self.places(trajectory),
+                self.old(trajectory),
+                self._corrected(trajectory),
+                advantages,
+                [is_failed] * len(advantages),
+                strict=True,
             )
             if self.algorithm.overlong != "filter" or trajectory.stop is not StopReason.OUT_OF_TOKENS:
                 found.append((trajectory, [Token(*each) for each in columns]))
@@ -163,6 +179,10 @@ class Naive:
             total = total + self.algorithm.kl.coefficient * self._kl(
                 new, self.logprobs(self.reference, trajectory).detach()
             )
+        if self.algorithm.teacher.place == "loss":
+            taught = self.logprobs(self.teacher, trajectory).detach()
+            failed = torch.tensor([float(token.failed) for token in tokens])
+            total = total + self.algorithm.teacher.coefficient * failed * (new - taught) ** 2 / 2
         total = total + self.algorithm.likelihood.resolved_coefficient * self._penalties(trajectory, new, tokens)
         return total.sum() * self._weight(len(tokens), batch)
 
@@ -225,6 +245,17 @@ class Naive:
         reference = self.logprobs(self.reference, trajectory).detach()
         return (self.algorithm.kl.coefficient * self._kl(torch.tensor(self.old(trajectory)), reference)).tolist()
 
+    def _has_failed(self, paid: float) -> bool:
+        return self.algorithm.teacher.policy is not None and paid < self.algorithm.teacher.reward_below
+
+    def _fees(self, trajectory: Trajectory, paid: float) -> list[float]:
+        """What the distance to the teacher costs a failed episode, token by token."""
+        if not self._has_failed(paid) or self.algorithm.teacher.place != "reward":
+            return [0.0 for _ in self.places(trajectory)]
+        taught = self.logprobs(self.teacher, trajectory).tolist()
+        distances = [old - other for old, other in zip(self.old(trajectory), taught, strict=True)]
+        return [self.algorithm.teacher.coefficient * each for each in distances]
+
     def _corrected(self, trajectory: Trajectory) -> list[float]:
         """How much likelier the trainer finds each token than the engine, or all together, as far as that may be."""
         settings = self.algorithm.correction
@@ -251,17 +282,28 @@ class Naive:
         every = [trajectory for group in groups for trajectory in group.trajectories]
         if self.algorithm.advantage == "gae":
             paid = [reward for group in groups for reward in self._rewards(group)]
-            made = [self._generalised(*each)[0] for each in zip(every, paid, strict=True)]
+            fees = [self._fees(*each) for each in zip(every, paid, strict=True)]
+            made = [self._generalised(*each)[0] for each in zip(every, paid, fees, strict=True)]
             return _spread_out(_whitened([each for one in made for each in one]), [len(one) for one in made])
+        fees = [
+            self._fees(each, score.total)
+            for group in groups
+            for each, score in zip(group.trajectories, group.scores, strict=True)
+        ]
+        rest = iter(fees)
         charged = [
             [
-                reward - sum(self._charges(each))
+                reward - sum(self._charges(each)) - sum(next(rest))
                 for each, reward in zip(group.trajectories, self._rewards(group), strict=True)
             ]
             for group in groups
         ]
-        lengths = [len(self.places(trajectory)) for trajectory in every]
-        return [[each] * length for each, length in zip(self._compared(charged), lengths, strict=True)]
+        scales = [stdev(paid) + 1e-6 if self.algorithm.advantage == "grpo" else 1.0 for paid in charged for _ in paid]
+        # A token is not charged for what came before it.
+        return [
+            [advantage + sum(fee[:number]) / scale for number in range(len(fee))]
+            for advantage, fee, scale in zip(self._compared(charged), fees, scales, strict=True)
+        ]
 
     def _compared(self, groups: list[list[float]]) -> list[float]:
         flat = [reward for paid in groups for reward in paid]
@@ -277,10 +319,13 @@ class Naive:
             case _:
                 return _whitened(flat)
 
-    def _generalised(self, trajectory: Trajectory, reward: float) -> tuple[list[float], list[float]]:
+    def _generalised(
+        self, trajectory: Trajectory, reward: float, fees: Sequence[float] = ()
+    ) -> tuple[list[float], list[float]]:
         """Advantages and returns, backwards from the last sampled token, with which the reward comes."""
         settings, values = self.algorithm.critic, self.values(trajectory).tolist()
         earned = [-each for each in self._charges(trajectory)]
+        earned = [each - fee for each, fee in zip(earned, fees or [0.0] * len(earned), strict=True)]
         earned[-1] += reward
         advantages = [0.0] * len(values)
         after, following = 0.0, 0.0
@@ -330,6 +375,7 @@ def learner(tiny: Callable[..., PreTrainedModel], tokens: Tokens, tmp_path: Path
             CONTEXT,
             Policy(tiny(seed=1), tokens) if known.kl.place != "none" else None,
             critic(tmp_path / "critic", tiny(seed=2), tokens) if known.advantage == "gae" else None,
+            teacher=Policy(tiny(seed=3), tokens) if known.teacher.policy is not None else None,
         )
 
     return make
@@ -359,6 +405,7 @@ def naive(tiny: Callable[..., PreTrainedModel]) -> Callable[..., Naive]:
             AlgorithmConfig.model_validate(algorithm or {}),
             valued,
             drawn(nn.Linear(valued.config.hidden_size, 1)),
+            tiny(seed=3, attention="eager"),
         )
 
     return make

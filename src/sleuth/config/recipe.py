@@ -120,7 +120,8 @@ def with_absolute_paths(config: Config) -> Config:
     for name in ("encoder", "rerank"):
         model = getattr(retrieval, name)
         is_given = model != type(retrieval).model_fields[name].default
-        paths[name] = model if is_given and Path(model).is_dir() else None
+        is_folder = is_given and os.path.isdir(model)  # noqa: PTH112  Path.is_dir raises if the name is too long
+        paths[name] = model if is_folder else None
     file, colon, prompt = (config.agent.prompt or "").rpartition(":")
     updates: dict[str, dict[str, object]] = {
         "model": {"policy": _absolute_policy(config.model.policy)},

@@ -169,6 +169,11 @@ class Config(Section):
                 f"train.curriculum = {train.curriculum} sets the order that data.shuffle = false keeps as in the file; "
                 "remove one of the two"
             )
+        if train.curriculum != "none" and self.data.weights:
+            raise ValueError(
+                f"train.curriculum = {train.curriculum} asks every question once per epoch, data.weights does not; "
+                "remove one of the two"
+            )
         if train.keep_best and not self.evaluate.every:
             raise ValueError("train.keep_best has no effect with evaluate.every = 0; set it to a number of steps")
         return self
@@ -203,7 +208,7 @@ class Config(Section):
     @model_validator(mode="after")
     def _check_data(self) -> Self:
         if self.world is not None:
-            self.data._reject_unused("a generated world", "corpus", "train", "test", table="data.")
+            self.data._reject_unused("a generated world", "corpus", "train", "test", "weights", table="data.")
             if self.retrieval.index is not None:
                 raise ValueError("retrieval.index has no effect with a generated world; remove it")
             return self

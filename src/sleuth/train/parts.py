@@ -178,7 +178,8 @@ def assemble(
     tokens = learner.policy.tokens
     protocol.make_protocol(config.agent.protocol, tokens, tools)
     sources = prepare_sources(config, run, observer, ranks)
-    training, held_out = load_questions(config, sources, observer)
+    files, held_out = load_questions(config, sources, observer)
+    training = [question for file in files for question in file]
     rollouts = backend.connect(config, learner, run, sources.index, tools, observer)
     agent = rollouts.agent
     if isinstance(agent, OutsideAgent):
@@ -191,7 +192,7 @@ def assemble(
             f"train.curriculum orders the second epoch, but {drawn:,} questions in train.steps = {config.train.steps} "
             f"do not reach it: there are {len(training):,}"
         )
-    stream = QuestionStream(training, config.train.seed, config.data.shuffle, curriculum)
+    stream = QuestionStream.of(config, files, curriculum)
     rollout_ranks = ranks.for_thread() if config.train.mode == "ahead" else ranks
     return Parts(
         config=config,

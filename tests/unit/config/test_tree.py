@@ -395,6 +395,10 @@ USELESS: dict[str, tuple[Knobs, str]] = {
         {"reward": {"useless_search": 0.1}, "agent": {"method": "rag"}},
         "reward.useless_search has no effect with agent.method = rag, which makes no searches of its own; remove it",
     ),
+    "data.weights, a world": (
+        {"data": {"train": ["a", "b"], "weights": [1.0, 2.0]}},
+        "data.train has no effect with a generated world; remove it",
+    ),
     "curriculum": (
         {"train": {"curriculum": "spread"}, "data": {"shuffle": False}},
         "train.curriculum = spread sets the order that data.shuffle = false keeps as in the file; remove one",
@@ -498,3 +502,24 @@ def test_the_prompt_allows_what_the_reward_pays_for(tables: Knobs, told: bool) -
     config = Config.model_validate({"world": {}, **tables})
     assert bool(config.agent.abstain) is told
     assert restore(resolved(config)) == config
+
+
+FILES: Knobs = {"corpus": "c", "train": ["a", "b"], "test": "t"}
+
+
+@pytest.mark.parametrize(
+    ("tables", "sentence"),
+    [
+        ({"data": {**FILES, "weights": [1.0]}}, "weights = [1.0] needs one number for each of the 2 files"),
+        ({"data": {**FILES, "weights": [1.0, 2.0], "shuffle": False}}, "weights has no effect with data.shuffle"),
+        ({"data": {**FILES, "weights": [1.0, 2.0]}, "train": {"curriculum": "spread"}}, "train.curriculum = spread"),
+    ],
+    ids=["too few", "in order", "curriculum"],
+)
+def test_weights_of_files_that_do_not_fit_are_refused(tables: Knobs, sentence: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        Config.model_validate(tables)
+    (problem,) = refused.value.errors()
+    assert [fact for fact in facts(sentence) if fact not in str(problem["ctx"]["error"])] == []
+    weighted = Config.model_validate({"data": {**FILES, "weights": [1.0, 2.0]}})
+    assert restore(resolved(weighted)) == weighted

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from sleuth.model.policy import Policy
+from sleuth.model.tokens import Tokens
 from sleuth.runs.json_files import read_rows
 from sleuth.runs.run import Run
 
@@ -182,3 +183,37 @@ def refused(ended: Ended, sentence: str) -> None:
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
+
+
+def test_rag_is_trained_on_its_answers_and_continues_exactly(bench: Bench) -> None:
+    """One turn an episode: the documents are part of the prompt, and only the sampled answer is trained."""
+    (bench.path / "rag.toml").write_text(
+        'base = "small.toml"\nname = "rag"\nreward.answer = "import:numbers_of_samples.number"\n'
+        '[agent]\nmethod = "rag"\nprompt = "rag-brief"\n'
+    )
+    # The samples of this model answer alike.
+    (bench.path / "numbers_of_samples.py").write_text(
+        "def number(question, trajectory):\n    return trajectory.sample / 4\n"
+    )
+    assert bench.sleuth("train", "rag.toml", "--out", "rag").returncode == 0
+    run: Run = bench.run("rag")
+    tokens = Tokens.load(bench.path / "model")
+    rows = list(read_rows(run.trajectories(1)))
+    assert len(rows) == 8
+    for row in rows:
+        (given, prompt), (sampled, answer) = row["origin"]
+        assert (given, sampled) == ("given", "sampled")
+        assert len(row["logprobs"]) == answer
+        (turn,) = row["turns"]
+        assert len(turn["hits"]) == 1
+        assert tokens.decode(row["ids"][:prompt]).endswith(f"Question: {row['question']}\n")
+        assert "Doc 1" in tokens.decode(row["ids"][:prompt])
+        assert row["score"]["parts"]["searches"] == 0.0
+    assert any(row.get("policy/gradient_norm", 0.0) > 0 for row in run.metrics())
+    assert bench.weights("rag") != (bench.path / "model" / "model.safetensors").read_bytes()
+
+    again = ("train", "rag.toml", "--out", "rag-cut")
+    assert bench.sleuth(*again, moment=("open", ".tmp-step-4.jsonl", 1)).returncode == KILLED
+    assert bench.sleuth("train", "--resume", "rag-cut").returncode == 0
+    assert bench.metrics("rag-cut") == bench.metrics("rag")
+    assert bench.weights("rag-cut") == bench.weights("rag")

@@ -16,6 +16,7 @@ from sleuth.algorithms.advantage import ADVANTAGES, penalise_overlong, whiten
 from sleuth.algorithms.correction import Action, Level, correct
 from sleuth.algorithms.gae import gae
 from sleuth.algorithms.kl import ESTIMATORS, adapt_coefficient
+from sleuth.algorithms.likelihood import PENALTIES, llds, sapo
 from sleuth.algorithms.loss import LOSSES, Bounds, Sampled, clipped, gspo
 from sleuth.algorithms.normalise import Normalisation, token_weights
 
@@ -307,3 +308,19 @@ def test_a_longer_answer_is_never_punished_less(lengths: list[int], limit: int, 
 def test_weights_follow_their_trajectories(lengths: list[int], kind: Normalisation, seed: int) -> None:
     lengths_N, order_N = torch.tensor(lengths), shuffled(len(lengths), seed)
     assert_close(token_weights(lengths_N[order_N], kind, 64), token_weights(lengths_N, kind, 64)[order_N])
+
+
+@pytest.mark.parametrize("name", sorted(PENALTIES))
+@given(pairs=logprobs, lengths=row_lengths, seed=seeds)
+@QUICK
+def test_likelihood_penalties_are_paid_by_good_tokens_that_fell(
+    name: str, pairs: list[tuple[float, float]], lengths: list[int], seed: int
+) -> None:
+    """SAPO also penalises them in actions that did not fall as a whole."""
+    new_T, old_T = torch.tensor(pairs, dtype=torch.float64).T
+    unit_T = torch.arange(len(pairs)) // lengths[0]
+    sampled = Sampled(new_T, old_T, drawn(seed, len(pairs)), unit_T)
+    penalty_T = PENALTIES[name](sampled, 1.0)
+    assert (penalty_T >= 0).all()
+    assert not penalty_T[(sampled.advantage_T < 0) | (new_T >= old_T)].any()
+    assert (llds(sampled, 1.0) <= sapo(sampled, 1.0)).all()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sleuth.algorithms.normalise import Normalisation, token_weights
 from sleuth.model.packing import Row, pack, row
 from sleuth.records import Question, Segment, StopReason, Trajectory
-from sleuth.train.data import QuestionStream
+from sleuth.train.data import Mixture, QuestionStream
 from sleuth.train.experience import build_experiences, experience_rows
 from sleuth.train.ranks import Alone
 from sleuth.train.sharding import assign_rows, rank_packs
@@ -55,6 +55,35 @@ def test_epochs_and_seeds_have_orders_of_their_own(seed: int) -> None:
     stream, other = (QuestionStream(questions(40), each, shuffle=True) for each in (seed, seed + 1))
     assert stream.take(0, 40) != stream.take(40, 40)
     assert stream.take(0, 40) != other.take(0, 40)
+
+
+@QUICK
+@given(
+    files=st.lists(st.tuples(st.integers(1, 9), st.floats(0.1, 9.0)), min_size=2, max_size=4),
+    seed=SEEDS,
+    parts=st.lists(st.integers(0, 20), max_size=8),
+)
+def test_mixture_keeps_its_proportions_and_asks_the_questions_of_a_file_alike(
+    files: list[tuple[int, float]], seed: int, parts: list[int]
+) -> None:
+    sizes, weights = zip(*files, strict=True)
+    mixture = Mixture(sizes, weights)
+    asked, counts = questions(sum(sizes)), mixture.counts()
+    stream = QuestionStream(asked, seed, shuffle=True, mixture=mixture)
+    share = [sum(sizes) * weight / sum(weights) for weight in weights]
+    assert all(count == 1 or abs(count - each) <= 1 for count, each in zip(counts, share, strict=True))
+    taken = stream.take(0, 5 * sum(counts))
+    times = Counter(int(question.id[1:]) for question in taken)
+    begin = 0
+    for size, count in zip(sizes, counts, strict=True):
+        of_file = [times[number] for number in range(begin, begin + size)]
+        assert sum(of_file) == 5 * count
+        assert max(of_file) - min(of_file) <= 1
+        begin += size
+    again: list[Question] = []
+    for part in parts:
+        again += QuestionStream(asked, seed, shuffle=True, mixture=mixture).take(len(again), part)
+    assert again == stream.take(0, sum(parts))
 
 
 @st.composite

@@ -133,8 +133,7 @@ def _try(config: Config, run: Run, n: int) -> "tuple[list[ScoredAttempt], TrialR
         torch.set_num_threads(train.threads)
     with TrainingProgress(stderr_console()) as progress, INTERRUPTION.handle_signals():
         sources = prepare_sources(config, run, progress, ALONE)
-        training = [question for file in sources.train for question in questions.load(file)]
-        stream = QuestionStream(training, train.seed, config.data.shuffle)
+        stream = QuestionStream.of(config, [questions.load(file) for file in sources.train])
         agent = load_runner(AgentSpec(config.name, config, weights, sources.index, run.path / SEARCHES))
         assert isinstance(agent, OutsideAgent)  # noqa: S101  the config has one
         sampling = (0, 1, train.seed, train.temperature, train.top_p, train.top_k)

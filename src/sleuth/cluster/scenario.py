@@ -87,8 +87,7 @@ def describe_scenario(
             lockstep=Lockstep.resolve(config, device).enabled,
             keep_cache=config.engine.stale_cache == "keep",
         ),
-        # As `Learner._has_gradient`: without KL and entropy, an advantage of zero changes nothing.
-        drops_flat_groups=algorithm.advantage in GROUPED and algorithm.kl.place != "loss" and not algorithm.entropy,
+        drops_flat_groups=algorithm.advantage in GROUPED and not algorithm.trains_without_advantage,
     )
 
 

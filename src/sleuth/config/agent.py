@@ -15,6 +15,7 @@ SINGLE = ("direct", "cot", "rag")  # single-turn methods; each has a prompt of t
 UNSEARCHED = ("direct", "cot")  # methods that never search
 OUTSIDE = ("run", "command")  # settings that select an agent not written for Sleuth, which makes the next ones unused
 REMOTE = "worker"  # agent.run of attempts that wait for `sleuth worker` processes
+MULTI_TURN = ("searches", "turns", "tools", "tool_limits")  # settings that a single-turn method makes unused
 OWN_AGENT = ("protocol", "prompt", "abstain", "tools", "tool_limits", "searches", "observation_tokens")
 
 
@@ -148,8 +149,7 @@ class AgentConfig(Section):
     @model_validator(mode="after")
     def _check_unused(self) -> Self:
         if self.method in SINGLE:
-            unused = ("searches", "turns", "tools", "tool_limits")
-            self._reject_unused(f"agent.method = {self.method}, which has one turn", *unused)
+            self._reject_unused(f"agent.method = {self.method}, which has one turn", *MULTI_TURN)
         if self.method in UNSEARCHED:
             self._reject_unused(f"agent.method = {self.method}, which never searches", "observation_tokens")
         return self

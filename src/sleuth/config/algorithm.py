@@ -1,4 +1,4 @@
-"""Settings of the RL algorithm: advantage, loss, KL penalty, off-policy correction and critic."""
+"""Settings of the RL algorithm: advantage, loss, penalties, off-policy correction and critic."""
 
 from typing import Annotated, Literal, Self
 
@@ -51,6 +51,46 @@ class KLConfig(Section):
                 "unlikely, so it does not keep the policy near the reference; remove it to use k1, or set "
                 "algorithm.kl.place = loss"
             )
+        return self
+
+
+class LikelihoodConfig(Section):
+    penalty: Literal["none", "llds", "sapo"] = "none"
+    """Penalty on good actions that became less likely than when they were sampled."""
+    coefficient: PositiveFloat | None = None
+    """Coefficient of the penalty. Default: that of the authors, 0.2 (llds) or 0.1 (sapo)."""
+    threshold: PositiveFloat = 1.0
+    """Ratio to the sampling probability below which a token is penalised."""
+    level: Literal["action", "trajectory"] = "action"
+    """llds: the unit whose likelihood must have dropped as a whole."""
+
+    @property
+    def resolved_coefficient(self) -> float:
+        return self.coefficient or {"none": 0.0, "llds": 0.2, "sapo": 0.1}[self.penalty]
+
+    @model_validator(mode="after")
+    def _check_unused(self) -> Self:
+        if self.penalty == "none":
+            self._reject_unused("algorithm.likelihood.penalty = none", "coefficient", "threshold")
+        if self.penalty != "llds":
+            self._reject_unused(f"algorithm.likelihood.penalty = {self.penalty}", "level")
+        return self
+
+
+class TeacherConfig(Section):
+    policy: str | None = None
+    """Teacher of failed episodes: folder or hub name of a model with the policy's vocabulary. Default: none."""
+    place: Literal["reward", "loss"] = "reward"
+    """Where to apply the KL penalty against the teacher."""
+    coefficient: PositiveFloat = 0.001
+    """KL coefficient."""
+    reward_below: Annotated[float, Field(ge=-MAX_FLOAT, le=MAX_FLOAT)] = 0.1
+    """Episodes with a return below this have failed."""
+
+    @model_validator(mode="after")
+    def _check_unused(self) -> Self:
+        if self.policy is None:
+            self._reject_unused("no algorithm.teacher.policy", "place", "coefficient", "reward_below")
         return self
 
 
@@ -147,6 +187,8 @@ class AlgorithmConfig(Section):
     origin_mask: bool = True
     """Train on sampled tokens only; false also trains on retrieved text (ablation)."""
     kl: KLConfig = KLConfig()
+    likelihood: LikelihoodConfig = LikelihoodConfig()
+    teacher: TeacherConfig = TeacherConfig()
     correction: CorrectionConfig = CorrectionConfig()
     critic: CriticConfig = CriticConfig()
 
@@ -154,6 +196,12 @@ class AlgorithmConfig(Section):
     def recomputes(self) -> bool:
         """Whether the trainer always recomputes the old logprobs."""
         return self.old == "recompute" or self.correction.enabled or not self.origin_mask
+
+    @property
+    def trains_without_advantage(self) -> bool:
+        """Whether the loss of a token can have a gradient if its advantage is zero."""
+        is_guided = self.teacher.policy is not None and self.teacher.place == "loss"
+        return self.kl.place == "loss" or self.entropy > 0 or self.likelihood.penalty == "llds" or is_guided
 
     @model_validator(mode="after")
     def _check_unused(self) -> Self:

@@ -1,8 +1,8 @@
 """Settings of the data: a generated world, or files with a corpus and questions."""
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from sleuth.config.section import PositiveFloat, Section, Seed
 
@@ -29,6 +29,8 @@ class DataConfig(Section):
     """Training questions: a file or a list of files; not with a world."""
     test: Questions | None = None
     """Held-out questions: a file or a list of files; not with a world."""
+    weights: list[PositiveFloat] = []  # noqa: RUF012  pydantic copies it
+    """Proportions in which the files of data.train are asked. Default: those of their numbers of questions."""
     shuffle: bool = True
     """Shuffle the training questions every epoch, by train.seed."""
 
@@ -36,3 +38,13 @@ class DataConfig(Section):
         """Paths of `train` or `test`, in order."""
         value = getattr(self, name)
         return (value,) if isinstance(value, str) else tuple(value or ())
+
+    @model_validator(mode="after")
+    def _check_weights(self) -> Self:
+        if self.weights and len(self.weights) != (count := len(self.files("train"))):
+            raise ValueError(f"weights = {self.weights} needs one number for each of the {count} files of data.train")
+        if self.weights and not self.shuffle:
+            raise ValueError(
+                "weights has no effect with data.shuffle = false, which asks the files in order; remove it"
+            )
+        return self

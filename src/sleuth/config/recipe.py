@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from sleuth import hub
-from sleuth.config.agent import OUTSIDE, OWN_AGENT, TOOL_FILES
+from sleuth.config.agent import MULTI_TURN, OUTSIDE, OWN_AGENT, SINGLE, TOOL_FILES, UNSEARCHED
 from sleuth.config.data import FILES
 from sleuth.config.hooks import register
 from sleuth.config.section import Section
@@ -62,12 +62,11 @@ def load(name_or_path: str, overrides: Sequence[str] = ()) -> Config:
 
 
 def compose(tree: Tree, overrides: Sequence[str] = ()) -> Config:
-    """Build a Config from a tree and `key=value` overrides; one that selects an outside agent removes our own."""
+    """Build a Config from a tree and `key=value` overrides; another agent or method removes what it does not use."""
     given: Tree = {}
     for override in overrides:
         _apply(given, override)
-    if _has_outside_agent(given):
-        _remove_own_agent(tree)
+    _remove_unused(tree, given)
     for override in overrides:
         _apply(tree, override)
     return _validate(tree)
@@ -112,7 +111,7 @@ def settings() -> Iterator[Setting]:
 
 def with_absolute_paths(config: Config) -> Config:
     """Make every path absolute, so that the run can be resumed from any folder."""
-    retrieval, critic = config.retrieval, config.algorithm.critic
+    retrieval, algorithm = config.retrieval, config.algorithm
     paths = {
         "index": retrieval.index if retrieval.local else None,
         "replay": retrieval.replay,
@@ -127,7 +126,8 @@ def with_absolute_paths(config: Config) -> Config:
     updates: dict[str, dict[str, object]] = {
         "model": {"policy": _absolute_policy(config.model.policy)},
         "algorithm": {
-            "critic": critic.model_copy(update={"policy": critic.policy and _absolute_policy(critic.policy)})
+            name: each.model_copy(update={"policy": each.policy and _absolute_policy(each.policy)})
+            for name, each in (("critic", algorithm.critic), ("teacher", algorithm.teacher))
         },
         "data": {name: _absolute(getattr(config.data, name)) for name in FILES},
         "agent": {
@@ -269,21 +269,21 @@ def _read_with_base(path: Path) -> Tree:
     if BASE in below:
         problem = "names itself" if base.samefile(path) else f"has its own base, {_shown(below[BASE])}"
         raise ConfigError(f"{path}: base = {_shown(name)} {problem}; a base must not have a base")
-    if _has_outside_agent(tree):
-        _remove_own_agent(below)
+    _remove_unused(below, tree)
     return _merge(tree, below)
 
 
-def _has_outside_agent(tree: Tree) -> bool:
-    agent = tree.get("agent")
-    return isinstance(agent, dict) and any(name in agent for name in OUTSIDE)
-
-
-def _remove_own_agent(tree: Tree) -> None:
-    """Remove the settings of Sleuth's own agent, which have no effect on an outside agent."""
-    agent = tree.get("agent")
-    if isinstance(agent, dict):
-        tree["agent"] = {name: value for name, value in agent.items() if name not in ("method", *OWN_AGENT)}
+def _remove_unused(tree: Tree, above: Tree) -> None:
+    """Remove the settings of the agent that have no effect on the agent or method that `above` selects."""
+    agent, selected = tree.get("agent"), above.get("agent")
+    if not isinstance(agent, dict) or not isinstance(selected, dict):
+        return
+    unused: tuple[str, ...] = ()
+    if any(name in selected for name in OUTSIDE):
+        unused = ("method", *OWN_AGENT)
+    elif (method := selected.get("method")) in SINGLE:
+        unused = (*MULTI_TURN, "observation_tokens") if method in UNSEARCHED else MULTI_TURN
+    tree["agent"] = {name: value for name, value in agent.items() if name not in unused}
 
 
 def _merge(above: Tree, below: Tree) -> Tree:

@@ -4,7 +4,7 @@ from typing import Self
 
 from pydantic import model_validator
 
-from sleuth.config.section import EpisodeCount, Fraction, PositiveFloat, Section
+from sleuth.config.section import EpisodeCount, Fraction, NonNegativeFloat, PositiveFloat, Section
 
 
 class RewardConfig(Section):
@@ -20,6 +20,8 @@ class RewardConfig(Section):
     answer gets 0. Default: abstaining has no meaning."""
     many_answers: bool = False
     """Divide the reward by four if a response has more than ten answer tags."""
+    useless_search: NonNegativeFloat = 0.0
+    """Penalty for each search that returns no passage which is new in the episode."""
     concurrency: EpisodeCount = 64
     """Maximum calls of an async reward function in flight."""
     rate: PositiveFloat | None = None

@@ -64,6 +64,9 @@ class TrainConfig(Section):
     """async: maximum age of a token when it is trained, in weight versions; 0 is sync."""
     resample: Annotated[int, Field(ge=0, le=10000)] = 0
     """Maximum rounds of replacing groups without reward spread with new groups."""
+    curriculum: Literal["none", "spread"] = "none"
+    """Order of the questions from the second epoch on: shuffled; or first those whose last group had reward spread,
+    then those never solved, then those always solved."""
     updates: PositiveInt = 1
     """Mini-batches (optimiser updates) per step; 1 is on-policy."""
     optimiser: Literal["adamw", "adamw8bit"] = "adamw"

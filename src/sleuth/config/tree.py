@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from pydantic import model_validator
 
-from sleuth.config.agent import OUTSIDE, TOOL_FILES, UNSEARCHED, AgentConfig
+from sleuth.config.agent import OUTSIDE, SINGLE, TOOL_FILES, UNSEARCHED, AgentConfig
 from sleuth.config.algorithm import GROUPED, AlgorithmConfig
 from sleuth.config.cluster import ClusterConfig
 from sleuth.config.data import DataConfig, WorldConfig
@@ -103,6 +103,13 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _check_reward(self) -> Self:
+        if self.agent.method in SINGLE:
+            unused = f"agent.method = {self.agent.method}, which makes no searches of its own"
+            self.reward._reject_unused(unused, "useless_search", table="reward.")
+        return self
+
+    @model_validator(mode="after")
     def _check_algorithm(self) -> Self:
         train, algorithm = self.train, self.algorithm
         if train.samples == 1 and algorithm.advantage in GROUPED:
@@ -119,6 +126,13 @@ class Config(Section):
             versions = "one version" if train.max_staleness == 1 else f"up to {train.max_staleness} versions"
             raise ValueError(
                 f"train.mode = {train.mode} samples with weights {versions} old; set algorithm.correction.level = token"
+            )
+        likelihood = algorithm.likelihood
+        if likelihood.penalty != "none" and train.updates == 1 and not train.max_staleness:
+            raise ValueError(
+                f"algorithm.likelihood.penalty = {likelihood.penalty} has no effect with train.updates = 1 and "
+                f"train.mode = {train.mode}, where each token is trained by the weights that sampled it; raise "
+                "train.updates to 2 or more"
             )
         if train.resample and algorithm.advantage not in GROUPED:
             raise ValueError(
@@ -149,6 +163,16 @@ class Config(Section):
             raise ValueError(
                 f"train.updates = {train.updates} exceeds the {train.questions} groups of a step; lower it, or raise "
                 "train.questions"
+            )
+        if train.curriculum != "none" and not self.data.shuffle:
+            raise ValueError(
+                f"train.curriculum = {train.curriculum} sets the order that data.shuffle = false keeps as in the file; "
+                "remove one of the two"
+            )
+        if train.curriculum != "none" and self.data.weights:
+            raise ValueError(
+                f"train.curriculum = {train.curriculum} asks every question once per epoch, data.weights does not; "
+                "remove one of the two"
             )
         if train.keep_best and not self.evaluate.every:
             raise ValueError("train.keep_best has no effect with evaluate.every = 0; set it to a number of steps")
@@ -184,7 +208,7 @@ class Config(Section):
     @model_validator(mode="after")
     def _check_data(self) -> Self:
         if self.world is not None:
-            self.data._reject_unused("a generated world", "corpus", "train", "test", table="data.")
+            self.data._reject_unused("a generated world", "corpus", "train", "test", "weights", table="data.")
             if self.retrieval.index is not None:
                 raise ValueError("retrieval.index has no effect with a generated world; remove it")
             return self

@@ -11,7 +11,7 @@ from sleuth.config.hooks import IMPORT, Contract, call, describe_exception, impo
 from sleuth.config.reward import RewardConfig
 from sleuth.errors import FunctionFailed
 from sleuth.http.connections import LoopSemaphore, RateLimiter
-from sleuth.records import Outcome, Question, Score, StopReason, Trajectory, Turn, run_lengths
+from sleuth.records import Outcome, Question, Score, StopReason, ToolCall, Trajectory, Turn, run_lengths
 from sleuth.reward.answers import ANSWERS, abstains, cover_em, exact_match, f1
 
 RewardFunction = Callable[[Question, Trajectory], Any]
@@ -53,6 +53,8 @@ class Rubric:
         if not trajectory.stop.usable:
             raise ValueError(f"a trajectory that stopped with {trajectory.stop} is unusable and has no score")
         parts = measure(question, trajectory)
+        if self._config.useless_search:
+            parts["useless_searches"] = float(count_useless_searches(trajectory))
         if trajectory.reward is not None:
             own = _validate(AGENT, trajectory.reward, trajectory)
             return Score(own.total, _merge(AGENT, parts, own.parts), own.turns)
@@ -65,6 +67,8 @@ class Rubric:
             total = self._apply_format(total, trajectory, parts)
         if self._config.many_answers and count_answer_tags(trajectory) > MANY_ANSWERS:
             total = min(total, total / 4)  # min, because a quarter of a negative reward would be a smaller penalty
+        if self._config.useless_search:
+            total -= self._config.useless_search * parts["useless_searches"]
         return Score(total, every, answer.turns)
 
     def _abstention_score(self, question: Question, trajectory: Trajectory) -> Score | None:
@@ -149,6 +153,18 @@ def has_valid_format(trajectory: Trajectory) -> bool:
 
 def count_answer_tags(trajectory: Trajectory) -> int:
     return sum(turn.text.count("<answer>") for turn in trajectory.turns)
+
+
+def count_useless_searches(trajectory: Trajectory) -> int:
+    """Count the searches that returned no passage which an earlier search of the episode had not returned."""
+    found: set[str] = set()
+    useless = 0
+    for turn in trajectory.turns:
+        if isinstance(turn.action, ToolCall) and turn.action.name == "search" and turn.outcome is Outcome.FOUND:
+            passages = {hit.passage.id for hit in turn.hits}
+            useless += passages <= found
+            found |= passages
+    return useless
 
 
 def _shows_answer(turn: Turn, golds: Sequence[str]) -> bool:

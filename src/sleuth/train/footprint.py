@@ -3,7 +3,7 @@
 Each formula names the code whose allocations it counts. Sizes are per token unless they say otherwise.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -132,6 +132,7 @@ class Setup:
     offload: bool = False
     recompute: float = 0.0
     reference: bool = False
+    teacher: ModelSize | None = None
     critic: ModelSize | None = None
     scores_old: bool = False
     engine: Engine = "shared"
@@ -191,6 +192,7 @@ def resident(setup: Setup) -> Parts:
         "moments": moments(setup, trained, min(small, trained)),
         "gradients": FP32 * trained,
         "reference model": whole * item if setup.reference and not setup.rank else 0,
+        "teacher": 0 if setup.teacher is None else setup.teacher.parameters * item,
         "critic": 0 if setup.critic is None else _critic(setup, setup.critic),
     }
     if sharded:
@@ -346,6 +348,9 @@ def predict(setup: Setup) -> Footprint:
     phases = {"generate": base + workspace}
     if setup.reference or setup.scores_old or setup.critic is not None:
         phases["score"] = base + max(forward_transient(setup, setup.policy), head_bytes(setup, backward=False))
+    if (teacher := setup.teacher) is not None:
+        scoring = max(forward_transient(setup, teacher), head_bytes(replace(setup, policy=teacher), backward=False))
+        phases["score"] = max(phases.get("score", 0), base + scoring)
     # torch's AdamW needs temporary copies of one tensor on a CPU.
     step = 0 if setup.device.is_gpu else 2 * FP32 * setup.policy.largest
     phases |= {"train": base + training, "optimiser": base + step}

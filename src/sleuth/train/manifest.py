@@ -120,7 +120,11 @@ def hash_inputs(config: Config) -> Mapping[str, Mapping[str, Any]]:
                 )
             files[f"{setting}[{number}]" if len(values) > 1 else setting] = path
     # Checked last, because a model may have to be downloaded.
-    policies = {"model.policy": config.model.policy, "algorithm.critic.policy": config.algorithm.critic.policy}
+    policies = {
+        "model.policy": config.model.policy,
+        "algorithm.critic.policy": config.algorithm.critic.policy,
+        "algorithm.teacher.policy": config.algorithm.teacher.policy,
+    }
     models = {name: (policy, recipe.resolve_policy(policy)) for name, policy in policies.items() if policy is not None}
     inputs = models | {name: (str(path), path) for name, path in files.items()}
     return {name: {"path": given, "sha256": _hash(name, path)} for name, (given, path) in inputs.items()}

@@ -1,4 +1,4 @@
-"""Models of a run, loaded from its config: the policy, the KL reference model and the PPO critic.
+"""Models of a run, loaded from its config: the policy, the KL reference model, the teacher and the PPO critic.
 
 Suffixes: T scored tokens, W model width.
 """
@@ -50,8 +50,24 @@ def load_reference(config: Config, policy: Policy, ranks: Ranks) -> Reference | 
         return None
     if config.model.lora.rank:
         return WithoutAdapter(policy)
+    return _load_frozen(recipe.resolve_policy(config.model.policy), config, ranks)
+
+
+def load_teacher(config: Config, policy: Policy, ranks: Ranks) -> Reference | None:
+    """Load the teacher of failed episodes, if any; raises ConfigError if its tokenizer differs from the policy's."""
+    name = config.algorithm.teacher.policy
+    if name is None:
+        return None
+    folder = recipe.resolve_policy(name)
+    teacher = _load_frozen(folder, config, ranks)
+    _require_context(teacher, config, f"algorithm.teacher.policy = {folder}", "choose another teacher")
+    _require_vocabulary(teacher, policy, f"algorithm.teacher.policy = {name}", "a teacher")
+    return teacher
+
+
+def _load_frozen(folder: Path, config: Config, ranks: Ranks) -> Policy:
     device = select_device(ranks.rank)
-    frozen = Policy.load(recipe.resolve_policy(config.model.policy), device, select_dtype(config.model, device))
+    frozen = Policy.load(folder, device, select_dtype(config.model, device))
     frozen.model.requires_grad_(False)
     return shard_policy(frozen, ranks)
 
@@ -101,10 +117,13 @@ def load_critic(config: Config, policy: Policy, ranks: Ranks) -> Critic | None:
     critic = Critic.load(folder, device, select_dtype(config.model, device), settings, config.train, ranks)
     _require_context(critic.body, config, f"algorithm.critic.policy = {folder}", "choose another critic")
     recompute_layers(critic.body.model, config.train.recompute)
-    if critic.body.tokens.tokenizer.get_vocab() != policy.tokens.tokenizer.get_vocab():
-        problem = f"algorithm.critic.policy = {settings.policy} has a different vocabulary from model.policy"
-        raise ConfigError(f"{problem}; choose a critic with the same tokenizer")
+    _require_vocabulary(critic.body, policy, f"algorithm.critic.policy = {settings.policy}", "a critic")
     return critic
+
+
+def _require_vocabulary(model: Policy, policy: Policy, name: str, kind: str) -> None:
+    if model.tokens.tokenizer.get_vocab() != policy.tokens.tokenizer.get_vocab():
+        raise ConfigError(f"{name} has a different vocabulary from model.policy; choose {kind} with the same tokenizer")
 
 
 def _require_context(policy: Policy, config: Config, name: str, remedy: str) -> None:

@@ -27,6 +27,7 @@ from sleuth.runs.trajectory import trajectory_row
 from sleuth.train import checkpoint
 from sleuth.train.backend import LOCAL, RolloutBackend
 from sleuth.train.checkpoint import Progress, Saver
+from sleuth.train.curriculum import Curriculum
 from sleuth.train.data import QuestionStream, load_questions, prepare_sources
 from sleuth.train.guards import Verdict
 from sleuth.train.manifest import changed_versions, create_run, require_same_inputs
@@ -91,6 +92,8 @@ class Parts:
                 # Written first, so that a reader who finds the trajectories also finds their token log.
                 self.run.write_token_log(step, [logged.get(id(each), {}) for each in batch.trajectories])
             self.run.write_trajectories(step, (trajectory_row(each, score) for each, score in batch.scored()))
+            if (curriculum := self.sampler.stream.curriculum) is not None:
+                curriculum.record(step, batch.groups)
 
     def record_verdicts(self, step: int, verdicts: Sequence[Verdict], observer: RunObserver) -> None:
         for verdict in verdicts:
@@ -175,14 +178,21 @@ def assemble(
     tokens = learner.policy.tokens
     protocol.make_protocol(config.agent.protocol, tokens, tools)
     sources = prepare_sources(config, run, observer, ranks)
-    training, held_out = load_questions(config, sources, observer)
+    files, held_out = load_questions(config, sources, observer)
+    training = [question for file in files for question in file]
     rollouts = backend.connect(config, learner, run, sources.index, tools, observer)
     agent = rollouts.agent
     if isinstance(agent, OutsideAgent):
         observer.log(f"{config.agent.source} calls the policy at {agent.gateway.url}")
     else:
         _check_prompts(agent, training, held_out, observer)
-    stream = QuestionStream(training, config.train.seed, config.data.shuffle)
+    curriculum = Curriculum(run.path, training, config.train) if config.train.curriculum != "none" else None
+    if curriculum is not None and (drawn := config.train.steps * config.train.questions) <= len(training):
+        observer.log(
+            f"train.curriculum orders the second epoch, but {drawn:,} questions in train.steps = {config.train.steps} "
+            f"do not reach it: there are {len(training):,}"
+        )
+    stream = QuestionStream.of(config, files, curriculum)
     rollout_ranks = ranks.for_thread() if config.train.mode == "ahead" else ranks
     return Parts(
         config=config,

@@ -104,17 +104,19 @@ def make_plan(
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """Sizes of the policy and of the critic, if it is another model."""
+    """Sizes of the policy, of the critic, if it is another model, and of the teacher, if there is one."""
 
     policy: ModelSize
     critic: ModelSize | None = None
+    teacher: ModelSize | None = None
 
     @classmethod
     def of(cls, config: Config, shape_of: Callable[[str], PretrainedConfig]) -> "Models":
         """Count the models that a config names."""
-        critic = config.algorithm.critic.policy if config.algorithm.advantage == "gae" else None
-        other = None if critic is None else ModelSize.of(shape_of(critic))
-        return cls(ModelSize.of(shape_of(config.model.policy)), other)
+        algorithm = config.algorithm
+        critic = algorithm.critic.policy if algorithm.advantage == "gae" else None
+        others = (None if name is None else ModelSize.of(shape_of(name)) for name in (critic, algorithm.teacher.policy))
+        return cls(ModelSize.of(shape_of(config.model.policy)), *others)
 
 
 def pack_tokens(config: Config, device: Accelerator, policy: ModelSize) -> int:
@@ -144,6 +146,7 @@ def describe(config: Config, device: Accelerator, models: Models, episodes: Epis
         offload=train.offload,
         recompute=train.recompute,
         reference=algorithm.kl.place != "none",
+        teacher=models.teacher,
         critic=critic,
         scores_old=algorithm.recomputes,
         engine=_engine(config, ranks),

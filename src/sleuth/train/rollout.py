@@ -85,6 +85,10 @@ class RolloutSampler:
         kept: list[Group] = []
         drawn = rounds = 0
         timer = Timer()
+        if self.stream.curriculum is not None:
+            last = questions_drawn + train.questions * (1 + train.resample) - 1
+            # The step before this one may still be training, and is then not recorded.
+            self.stream.curriculum.prepare(questions_drawn, last, step - train.max_staleness, self.ranks)
         while rounds <= train.resample and len(kept) < train.questions:
             questions = self.stream.take(questions_drawn + drawn, train.questions - len(kept))
             scored = await self._run(questions, step, drawn, timer)

@@ -12,7 +12,7 @@ from math import isfinite
 import torch
 from torch import Tensor
 
-from sleuth.algorithms import kl, loss
+from sleuth.algorithms import kl, likelihood, loss
 from sleuth.algorithms.gae import clipped_value
 from sleuth.algorithms.loss import Bounds, Sampled
 from sleuth.algorithms.normalise import token_weights
@@ -27,10 +27,11 @@ from sleuth.train.credit import RewardBatch, attach_advantages, attach_turn_rewa
 from sleuth.train.experience import Experience, build_experiences, experience_rows
 from sleuth.train.footprint import default_pack_tokens
 from sleuth.train.metrics import Metrics, Timer, TokenLog
-from sleuth.train.models import Critic, load_critic, load_reference, load_trained_policy
+from sleuth.train.models import Critic, load_critic, load_reference, load_teacher, load_trained_policy
 from sleuth.train.optimiser import Optimiser
 from sleuth.train.ranks import ALONE, Ranks, require_supported
 from sleuth.train.sharding import rank_packs, score_rows
+from sleuth.train.teacher import FAILED, TEACHER, guide
 
 AllowUpdate = Callable[[float], bool]  # given the gradient norm
 
@@ -63,7 +64,7 @@ class StepRates:
 
 @dataclass(frozen=True, slots=True)
 class Learner:
-    """The policy and its optimiser, with a critic and a reference if the algorithm needs them.
+    """The policy and its optimiser, with a critic, a reference and a teacher if the algorithm needs them.
 
     `context` is the maximum number of tokens of an episode.
     """
@@ -78,6 +79,7 @@ class Learner:
     ranks: Ranks = ALONE
     timer: Timer = field(default_factory=Timer)
     token_log: TokenLog = field(default_factory=TokenLog)
+    teacher: Reference | None = None
 
     def __post_init__(self) -> None:
         objective.require(self.algorithm)  # reject an unknown name before the first episode
@@ -89,9 +91,11 @@ class Learner:
         policy = load_trained_policy(config, ranks)
         reference = load_reference(config, policy, ranks)
         critic = load_critic(config, policy, ranks)
+        teacher = load_teacher(config, policy, ranks)
         optimiser = Optimiser.build(policy.model.named_parameters(), config.train, config.train.learning_rate)
         context = config.agent.context_tokens
-        return cls(policy, optimiser, config.algorithm, config.train, context, reference, critic, ranks)
+        settings = config.algorithm, config.train
+        return cls(policy, optimiser, *settings, context, reference, critic, ranks, teacher=teacher)
 
     @property
     def pack_tokens(self) -> int:
@@ -130,7 +134,13 @@ class Learner:
                 experiences = self._attach("value", experiences, self.critic.values)
         rewards_N = shape_rewards(batch, self.algorithm, self.context)
         experiences = attach_turn_rewards(experiences, batch)
+        if self.teacher is not None:
+            settings, returns_N = self.algorithm.teacher, batch.rewards_N
+            experiences, rewards_N, guided = guide(experiences, rewards_N, returns_N, settings, self._teacher_logprobs)
+            metrics |= guided
         experiences = attach_advantages(experiences, rewards_N, batch.groups_N, self.algorithm, rates.kl)
+        if self.algorithm.likelihood.penalty != "none":
+            experiences = [each.with_columns(turn=each.turn_S) for each in experiences]
         self.token_log.start(experiences)
         trained = [each for each in experiences if is_trained_on(each.trajectory, self.algorithm)]
         # Nearly equal consecutive mini-batches, none of them empty.
@@ -187,6 +197,12 @@ class Learner:
         values = iter(score_rows(rows, self.pack_tokens, self.policy.device, self.ranks, score))
         return [each.join(list(islice(values, len(each.rows)))) for each in experiences]
 
+    def _teacher_logprobs(self, experiences: Sequence[Experience]) -> list[Tensor]:
+        teacher = self.teacher
+        assert teacher is not None  # noqa: S101  only called with a teacher
+        with self.timer.time("score"):
+            return self._score(experiences, lambda pack: teacher.score(pack, self.train.temperature)[0])
+
     def _policy_logprobs(self, packed: Pack) -> Tensor:
         return self.policy.score(packed, self.train.temperature)[0]
 
@@ -222,7 +238,7 @@ class Learner:
     ) -> Metrics:
         """Accumulate the gradients of all packs, then step; metrics stay on the device until the end."""
         optimiser.zero()
-        rows, whole = experience_rows(experiences), self.algorithm.loss not in loss.TOKENWISE
+        rows, whole = experience_rows(experiences), self._needs_whole_trajectories()
         sums: dict[str, Tensor] = {}
         with self.timer.time("train"):
             for packed in rank_packs(rows, self.pack_tokens, self.policy.device, self.ranks, whole=whole):
@@ -249,7 +265,9 @@ class Learner:
         A mini-batch without such a trajectory is skipped: the optimiser would only follow its momentum.
         """
         settings = self.algorithm
-        if settings.kl.place == "loss" or settings.entropy > 0 or settings.loss not in loss.LOSSES:
+        if settings.trains_without_advantage or settings.loss not in loss.LOSSES:
+            return True
+        if settings.likelihood.penalty == "sapo" and bool((experience.columns["advantage"] > 0).any()):
             return True
         advantage_S = experience.columns["advantage"] * experience.columns.get("correction", torch.ones(()))
         return bool((advantage_S > 0 if settings.negative_weight == 0 else advantage_S != 0).any())
@@ -274,7 +292,27 @@ class Learner:
             metrics["kl"] = kl_T if self.train.updates == 1 else estimator(columns["old"], columns["reference"])
             if settings.kl.place == "loss":
                 value_T = value_T + rates.kl * kl_T
+        if FAILED in columns:
+            value_T = value_T + settings.teacher.coefficient * columns[FAILED] * kl.k2(logprob_T, columns[TEACHER])
+        if settings.likelihood.penalty != "none":
+            penalty_T = self._likelihood_penalty(packed, logprob_T)
+            value_T = value_T + settings.likelihood.resolved_coefficient * penalty_T
+            metrics |= {"likelihood_penalty": penalty_T, "likelihood_penalised": (penalty_T != 0).float()}
         return (columns[WEIGHT] * value_T).sum(), _weighted_sums(columns[WEIGHT], metrics)
+
+    def _likelihood_penalty(self, packed: Pack, logprob_T: Tensor) -> Tensor:
+        """Return the likelihood penalty of each token, without its coefficient."""
+        settings, columns = self.algorithm.likelihood, packed.columns
+        # The sampling policy's logprob: `old` is recomputed with later weights where episodes are sampled in advance.
+        sampling_T = columns["rollout" if self.train.max_staleness else "old"]
+        by_action = settings.level == "action"
+        unit_T = likelihood.action_keys(packed.row_T, columns["turn"]) if by_action else packed.row_T
+        sampled = Sampled(logprob_T, sampling_T, columns["advantage"], unit_T)
+        return likelihood.PENALTIES[settings.penalty](sampled, settings.threshold)
+
+    def _needs_whole_trajectories(self) -> bool:
+        """Whether the loss of a token depends on the other tokens of its trajectory."""
+        return self.algorithm.loss not in loss.TOKENWISE or self.algorithm.likelihood.level == "trajectory"
 
     def _value_loss(self, packed: Pack) -> tuple[Tensor, Mapping[str, Tensor]]:
         assert self.critic is not None  # noqa: S101  only called with a critic

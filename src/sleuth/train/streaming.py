@@ -82,7 +82,9 @@ class StreamingRollouts(RolloutSchedule):
         super().__init__(sampler.collect)
         train = sampler.config.train
         self._sampler, self._log, self._steps, self._resample = sampler, log, train.steps, train.resample
-        self._episodes, self._ranks = sampler.runner, sampler.ranks
+        self._episodes, self._ranks, self._curriculum = sampler.runner, sampler.ranks, sampler.stream.curriculum
+        # At most so many positions are drawn between two steps, by all ranks.
+        self._margin = (train.max_staleness + 2) * train.questions * (1 + train.resample)
         self._queue = GroupQueue(train.questions // sampler.ranks.world, train.max_staleness)
         self._version = 0
         self._next = 0  # position of the question stream to draw next
@@ -117,6 +119,8 @@ class StreamingRollouts(RolloutSchedule):
 
     def restore(self, progress: Progress) -> None:
         """Load the finished groups that the checkpoint does not include, and start sampling; collective."""
+        if self._curriculum is not None:
+            self._curriculum.restore(progress.questions_drawn + self._margin, progress.step, self._ranks)
         logged = self._log.load(self._sampler.stream)
         self._ranks.barrier("the groups on disk")
         wait_for(self._submit(self._restore(progress, logged))).result()
@@ -134,7 +138,11 @@ class StreamingRollouts(RolloutSchedule):
         every = [taken for theirs in gathered for taken in theirs]
         if not every[0].replayed:
             self._log.append_step(step + 1, [group.id for taken in every for group in taken.groups])
-        return self._batch(step, every)
+        batch = self._batch(step, every)
+        if self._curriculum is not None:
+            first = min((batch.questions_drawn, *batch.untrained))
+            self._curriculum.prepare(first, batch.questions_drawn + self._margin, step, self._ranks)
+        return batch
 
     def advance(self, version: int) -> None:
         # On a cluster only rank 0 knows that the workers have the weights, which groups started now are to use.

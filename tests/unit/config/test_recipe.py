@@ -375,3 +375,13 @@ def test_outside_agent_replaces_the_recipes_own(tmp_path: Path) -> None:
     assert load(str(tmp_path / "mine.toml")).agent == config.agent
     with pytest.raises(ConfigError, match=r"agent.*searches has no effect"):
         load("quickstart", ["agent.run=import:mine.run", "agent.searches=3"])
+
+
+@pytest.mark.parametrize(("method", "observation"), [("rag", 96), ("direct", 500)])
+def test_single_turn_method_replaces_the_limits_of_several_turns(tmp_path: Path, method: str, observation: int) -> None:
+    config = load("quickstart", [f"agent.method={method}"])
+    assert (config.agent.method, config.agent.prompt, config.agent.observation_tokens) == (method, "brief", observation)
+    (tmp_path / "mine.toml").write_text(f'base = "quickstart"\n[agent]\nmethod = "{method}"\n')
+    assert load(str(tmp_path / "mine.toml")).agent == config.agent
+    with pytest.raises(ConfigError, match=r"agent.*searches has no effect"):
+        load("quickstart", [f"agent.method={method}", "agent.searches=3"])

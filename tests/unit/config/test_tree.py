@@ -194,6 +194,31 @@ USELESS: dict[str, tuple[Knobs, str]] = {
         "horizon has no effect with no algorithm.kl.target; remove it",
     ),
     **{
+        f"likelihood.{name}": (
+            {"algorithm": {"likelihood": {name: value}}},
+            f"{name} has no effect with algorithm.likelihood.penalty = none; remove it",
+        )
+        for name, value in {"coefficient": 0.1, "threshold": 0.9, "level": "trajectory"}.items()
+    },
+    **{
+        f"teacher.{name}": (
+            {"algorithm": {"teacher": {name: value}}},
+            f"{name} has no effect with no algorithm.teacher.policy; remove it",
+        )
+        for name, value in {"place": "loss", "coefficient": 0.1, "reward_below": 0.5}.items()
+    },
+    "likelihood.level, sapo": (
+        {"algorithm": {"likelihood": {"penalty": "sapo", "level": "action"}}, "train": {"updates": 2}},
+        "level has no effect with algorithm.likelihood.penalty = sapo; remove it",
+    ),
+    **{
+        f"likelihood.penalty, {penalty}, one update": (
+            {"algorithm": {"likelihood": {"penalty": penalty}}},
+            f"algorithm.likelihood.penalty = {penalty} has no effect with train.updates = 1 and train.mode = sync",
+        )
+        for penalty in ("llds", "sapo")
+    },
+    **{
         f"correction.{name}": (
             {"algorithm": {"correction": {name: value}}},
             f"{name} has no effect with algorithm.correction.level = auto; remove it",
@@ -366,6 +391,18 @@ USELESS: dict[str, tuple[Knobs, str]] = {
         )
         for advantage in ("gae", "reinforce", "reinforce_pp")
     },
+    "useless_search": (
+        {"reward": {"useless_search": 0.1}, "agent": {"method": "rag"}},
+        "reward.useless_search has no effect with agent.method = rag, which makes no searches of its own; remove it",
+    ),
+    "data.weights, a world": (
+        {"data": {"train": ["a", "b"], "weights": [1.0, 2.0]}},
+        "data.train has no effect with a generated world; remove it",
+    ),
+    "curriculum": (
+        {"train": {"curriculum": "spread"}, "data": {"shuffle": False}},
+        "train.curriculum = spread sets the order that data.shuffle = false keeps as in the file; remove one",
+    ),
     "updates": (
         {"train": {"updates": 3, "questions": 2}},
         "train.updates = 3 cuts the 2 groups of a step into mini-batches smaller than a group; lower it",
@@ -408,6 +445,12 @@ EFFECTIVE: dict[str, Knobs] = {
         "train": {"mode": "async", "staleness": 3},
         "engine": {"stale_cache": "keep"},
     },
+    "LLDS": {"algorithm": {"likelihood": {"penalty": "llds", "level": "trajectory"}}, "train": {"updates": 2}},
+    "SAPO ahead": {
+        "algorithm": {"correction": {"level": "token"}, "likelihood": {"penalty": "sapo", "threshold": 0.8}},
+        "train": {"mode": "ahead"},
+    },
+    "DGPO": {"algorithm": {"advantage": "gae", "teacher": {"policy": "big", "coefficient": 0.01}}},
     "async without staleness": {"train": {"mode": "async", "staleness": 0}, "engine": {"lockstep": "on"}},
     "no mask": {"algorithm": {"origin_mask": False, "old": "recompute"}},
     "vLLM": {"engine": {"kind": "vllm", "command": "env/bin/vllm serve", "memory": 0.5, "weights": "device"}},
@@ -459,3 +502,24 @@ def test_the_prompt_allows_what_the_reward_pays_for(tables: Knobs, told: bool) -
     config = Config.model_validate({"world": {}, **tables})
     assert bool(config.agent.abstain) is told
     assert restore(resolved(config)) == config
+
+
+FILES: Knobs = {"corpus": "c", "train": ["a", "b"], "test": "t"}
+
+
+@pytest.mark.parametrize(
+    ("tables", "sentence"),
+    [
+        ({"data": {**FILES, "weights": [1.0]}}, "weights = [1.0] needs one number for each of the 2 files"),
+        ({"data": {**FILES, "weights": [1.0, 2.0], "shuffle": False}}, "weights has no effect with data.shuffle"),
+        ({"data": {**FILES, "weights": [1.0, 2.0]}, "train": {"curriculum": "spread"}}, "train.curriculum = spread"),
+    ],
+    ids=["too few", "in order", "curriculum"],
+)
+def test_weights_of_files_that_do_not_fit_are_refused(tables: Knobs, sentence: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        Config.model_validate(tables)
+    (problem,) = refused.value.errors()
+    assert [fact for fact in facts(sentence) if fact not in str(problem["ctx"]["error"])] == []
+    weighted = Config.model_validate({"data": {**FILES, "weights": [1.0, 2.0]}})
+    assert restore(resolved(weighted)) == weighted

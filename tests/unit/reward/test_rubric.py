@@ -11,7 +11,7 @@ import pytest
 
 from sleuth.config.reward import RewardConfig
 from sleuth.errors import ConfigError, FunctionFailed
-from sleuth.records import Malformed, Outcome, Question, Score, Segment, StopReason, Trajectory, Turn
+from sleuth.records import Malformed, Outcome, Question, Score, Segment, StopReason, ToolCall, Trajectory, Turn
 from sleuth.reward.rubric import RESERVED_PARTS, Rubric
 
 Make = Callable[..., Turn]
@@ -387,3 +387,48 @@ def test_the_parts_stay_the_same(question: Question, play: Play, answered: Make)
 def test_abstain_is_a_fraction(value: object) -> None:
     with pytest.raises(ValueError, match="abstain"):
         RewardConfig(abstain=value)  # type: ignore[arg-type]
+
+
+def found(searched: Make, *ids: str) -> Turn:
+    """A search that returned the passages with these ids."""
+    turn = searched(*(f"text of {each}" for each in ids))
+    named = zip(turn.hits, ids, strict=True)
+    return replace(turn, hits=tuple(replace(hit, passage=replace(hit.passage, id=each)) for hit, each in named))
+
+
+@pytest.mark.parametrize(
+    ("searches", "useless"),
+    [
+        ([], 0),
+        ([("a", "b"), ("b", "c")], 0),
+        ([("a", "b"), ("b",), ("b", "a")], 2),
+        ([()], 1),
+        ([(), ("a",), (), ("a", "c"), ("c",)], 3),
+    ],
+)
+def test_a_search_without_a_new_passage_costs(
+    question: Question, play: Play, searched: Make, answered: Make, searches: list[tuple[str, ...]], useless: int
+) -> None:
+    trajectory = play(*(found(searched, *ids) for ids in searches), answered("Oslo"))
+    score = asyncio.run(Rubric(RewardConfig(useless_search=0.2, format=True)).score(question, trajectory))
+    assert score.parts["useless_searches"] == useless
+    assert score.total == pytest.approx(1.0 - 0.2 * useless)
+
+
+def test_only_searches_that_were_carried_out_can_be_useless(
+    question: Question, play: Play, searched: Make, answered: Make
+) -> None:
+    """A refused search costs nothing, and an opened page or a tool is none."""
+    refused = replace(found(searched), outcome=Outcome.REFUSED)
+    opened = replace(found(searched), action=ToolCall.access("http://a"))
+    trajectory = play(refused, opened, answered("Bergen"))
+    score = asyncio.run(Rubric(RewardConfig(useless_search=0.2)).score(question, trajectory))
+    assert (score.total, score.parts["useless_searches"]) == (0.0, 0.0)
+
+
+def test_the_reward_of_the_agent_itself_is_not_reduced(
+    question: Question, play: Play, searched: Make, answered: Make
+) -> None:
+    own = replace(play(found(searched), answered("Oslo")), reward=Score(0.5))
+    score = asyncio.run(Rubric(RewardConfig(useless_search=0.2)).score(question, own))
+    assert (score.total, score.parts["useless_searches"]) == (0.5, 1.0)

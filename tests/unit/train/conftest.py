@@ -23,6 +23,7 @@ from sleuth.retrieval.retriever import Retriever
 from sleuth.reward.rubric import Rubric
 from sleuth.runs.run import Run
 from sleuth.train.checkpoint import Saver
+from sleuth.train.curriculum import Curriculum
 from sleuth.train.data import QuestionStream
 from sleuth.train.models import Critic
 from sleuth.train.observer import SilentObserver
@@ -130,7 +131,8 @@ def parts(policy: Callable[..., Policy], library: Retriever) -> Callable[..., Pa
         context = config.agent.context_tokens
         run = Run.open(folder) if folder.exists() else Run.create(folder, {"config": {}})
         agent = Agent(engine, learned.tokens, Tags(), Toolbox(retriever or library, 1), config.agent)
-        stream = QuestionStream(QUESTIONS, config.train.seed, shuffle=True)
+        curriculum = Curriculum(folder, QUESTIONS, config.train) if config.train.curriculum != "none" else None
+        stream = QuestionStream(QUESTIONS, config.train.seed, shuffle=True, curriculum=curriculum)
         return Parts(
             config=config,
             run=run,

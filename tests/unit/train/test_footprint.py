@@ -165,6 +165,16 @@ def test_eight_bit_moments() -> None:
     assert moments(setup, 1000, 1000) == 8000
 
 
+def test_teacher_is_frozen_weights_and_a_pass_of_its_own() -> None:
+    base = Setup(TINY, H200, 16_384, 8192, 4096, 128)
+    taught = predict(replace(base, teacher=LARGE))
+    assert taught.parts["teacher"] == 2 * LARGE.parameters
+    assert predict(base).parts["teacher"] == 0
+    assert resident(replace(base, teacher=LARGE, ranks=4))["teacher"] == LARGE.parameters // 2
+    assert "score" not in predict(base).phases
+    assert taught.phases["score"] > sum(resident(replace(base, teacher=LARGE)).values())
+
+
 def test_critic_and_ranks() -> None:
     base = Setup(LARGE, H200, 16_384, 8192, 4096, 128)
     parts = resident(replace(base, critic=LARGE))

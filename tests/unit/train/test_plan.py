@@ -63,6 +63,17 @@ def test_critic_is_the_policy_unless_another_is_given() -> None:
     assert plan_of("h200", models=models).setup.critic is None
 
 
+def test_teacher_is_counted() -> None:
+    teacher = ModelSize.of(published_shape("tiny"))
+    found = Models.of(
+        config_of("algorithm.teacher.policy=teacher"),
+        lambda name: published_shape("tiny" if name == "teacher" else "qwen2.5-3b"),
+    )
+    assert (found.policy, found.critic, found.teacher) == (LARGE.policy, None, teacher)
+    assert plan_of("h200", models=found).setup.teacher == teacher
+    assert plan_of("h200").setup.teacher is None
+
+
 def test_small_batches_do_not_fill_a_pack() -> None:
     config = config_of("train.questions=2", "train.samples=2", "agent.context_tokens=1000", "train.updates=1")
     setup = describe(config, GPUS["h200"], LARGE, longest_episodes(config))

@@ -19,7 +19,10 @@ from sleuth.records import Group
 from sleuth.train.ranks import Alone, require_supported
 
 REWARDS = [[1.0, 0.0, 0.6], [0.0, 1.0, 1.0, 0.25], [0.3, 0.9, 0.1, 0.2]]
-CASES = ("grpo", "gspo", "critic", "kl in the loss", "corrected", "adapter")
+CASES = (
+    "grpo", "gspo", "critic", "kl in the loss", "corrected", "likelihood", "taught in the loss", "taught in the reward",
+    "adapter",
+)  # fmt: skip
 RANKS = ("rank-0", "rank-1")
 Found = dict[str, Any]
 
@@ -41,11 +44,13 @@ def found(
     kept: dict[str, Found],
     tmp_path: Path,
     origin: Policy,
+    policy: Callable[..., Policy],
     groups: Callable[..., list[Group]],
 ) -> dict[str, Found]:
     """What one process found, what each of two did, and what one did after them."""
     if not kept:
         origin.save(tmp_path / "model")
+        policy(1).save(tmp_path / "teacher")
         (tmp_path / "groups.pickle").write_bytes(pickle.dumps(groups(REWARDS)))
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         script = Path(__file__).with_name("two_ranks.py")

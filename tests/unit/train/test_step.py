@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import exp, inf, isfinite, isnan, prod, sqrt
 from pathlib import Path
+from statistics import stdev
 from typing import Any
 
 import pytest
@@ -29,6 +30,8 @@ REWARDS = [[1.0, 0.0, 0.0, 0.5], [0.0, 1.0, 1.0], [0.25, 0.25]]
 TEMPERATURE = 1.3
 CONTEXT = 24  # tokens the longest trajectories come near
 
+# The episodes below .3 have failed; the model is given to the learner.
+TEACHER: dict[str, Any] = {"policy": "given", "coefficient": 0.5, "reward_below": 0.3}
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "grpo": {},
     "dr_grpo": {"advantage": "dr_grpo", "normalise": "constant", "constant": 9},
@@ -48,6 +51,15 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "k1 in the reward": {"kl": {"place": "reward", "estimator": "k1", "coefficient": 0.5}},
     "KL in the reward": {"kl": {"place": "reward", "coefficient": 0.5}},
     "KL in the loss": {"kl": {"place": "loss", "coefficient": 0.5}},
+    "LLDS by action": {"likelihood": {"penalty": "llds", "coefficient": 0.7}},
+    "LLDS by trajectory": {"likelihood": {"penalty": "llds", "coefficient": 0.7, "level": "trajectory"}},
+    "SAPO": {"likelihood": {"penalty": "sapo", "coefficient": 0.7}},
+    "SAPO with a threshold": {"likelihood": {"penalty": "sapo", "coefficient": 0.7, "threshold": 0.6}},
+    "teacher in the loss": {"teacher": {**TEACHER, "place": "loss"}},
+    "teacher in the reward": {"teacher": TEACHER},
+    "teacher in the reward, undivided": {"advantage": "dr_grpo", "teacher": TEACHER},
+    "teacher in the reward, KL too": {"kl": {"place": "reward", "coefficient": 0.5}, "teacher": TEACHER},
+    "teacher and gae": {"advantage": "gae", "critic": {"gamma": 0.9, "lam": 0.8}, "teacher": TEACHER},
     "old logprobs recomputed": {"old": "recompute"},
     "tokens truncated": {"correction": {"level": "token", "action": "truncate", "high": 1.1}},
     "sequences masked": {"correction": {"level": "sequence", "action": "mask", "low": 0.2, "high": 8.0}},
@@ -67,6 +79,7 @@ class Token:
     old: float
     weight: float
     advantage: float
+    failed: bool
 
 
 Played = list[tuple[Trajectory, list[Token]]]
@@ -81,6 +94,7 @@ class Naive:
     algorithm: AlgorithmConfig
     valued: PreTrainedModel
     head: nn.Linear
+    teacher: PreTrainedModel
 
     def loss(self, batch: Played) -> Tensor:
         return torch.stack([self._loss(trajectory, tokens, batch) for trajectory, tokens in batch if tokens]).sum()
@@ -98,10 +112,16 @@ class Naive:
     def played(self, groups: Sequence[Group]) -> Played:
         """The trajectories the loss sees, each token with what is known of it before the step."""
         every = [trajectory for group in groups for trajectory in group.trajectories]
+        failed = [self._has_failed(score.total) for group in groups for score in group.scores]
         found = []
-        for trajectory, advantages in zip(every, self._advantages(groups), strict=True):
+        for trajectory, advantages, is_failed in zip(every, self._advantages(groups), failed, strict=True):
             columns = zip(
-                self.places(trajectory), self.old(trajectory), self._corrected(trajectory), advantages, strict=True
+                self.places(trajectory),
+                self.old(trajectory),
+                self._corrected(trajectory),
+                advantages,
+                [is_failed] * len(advantages),
+                strict=True,
             )
             if self.algorithm.overlong != "filter" or trajectory.stop is not StopReason.OUT_OF_TOKENS:
                 found.append((trajectory, [Token(*each) for each in columns]))
@@ -159,7 +179,39 @@ class Naive:
             total = total + self.algorithm.kl.coefficient * self._kl(
                 new, self.logprobs(self.reference, trajectory).detach()
             )
+        if self.algorithm.teacher.place == "loss":
+            taught = self.logprobs(self.teacher, trajectory).detach()
+            failed = torch.tensor([float(token.failed) for token in tokens])
+            total = total + self.algorithm.teacher.coefficient * failed * (new - taught) ** 2 / 2
+        total = total + self.algorithm.likelihood.resolved_coefficient * self._penalties(trajectory, new, tokens)
         return total.sum() * self._weight(len(tokens), batch)
+
+    def _penalties(self, trajectory: Trajectory, new: Tensor, tokens: list[Token]) -> Tensor:
+        """Of tokens that became less likely since they were sampled, one action after another."""
+        settings = self.algorithm.likelihood
+        drops = [token.old - logprob for logprob, token in zip(new, tokens, strict=True)]
+        found = [torch.tensor(0.0)] * len(drops)
+        for members in self._units(trajectory):
+            good = [n for n in members if tokens[n].advantage >= 0]
+            fell = settings.penalty == "llds" and sum(drops[n].item() for n in good) > 0
+            for n in good:
+                drifted = exp(-drops[n].item()) < settings.threshold
+                if (fell and drops[n] > 0) or (settings.penalty == "sapo" and drifted and tokens[n].advantage > 0):
+                    found[n] = drops[n]
+        return torch.stack(found)
+
+    def _units(self, trajectory: Trajectory) -> list[list[int]]:
+        """The scored tokens of each action, which is a run of sampled tokens, or of the whole trajectory."""
+        places = self.places(trajectory)
+        if self.algorithm.likelihood.level == "trajectory":
+            return [list(range(len(places)))]
+        units: list[list[int]] = []
+        for number, place in enumerate(places):
+            if number and place == places[number - 1] + 1:
+                units[-1].append(number)
+            else:
+                units.append([number])
+        return units
 
     def _ratio(self, new: Tensor, tokens: list[Token], number: int) -> Tensor:
         """Of the token, or with GSPO of the whole trajectory."""
@@ -193,6 +245,17 @@ class Naive:
         reference = self.logprobs(self.reference, trajectory).detach()
         return (self.algorithm.kl.coefficient * self._kl(torch.tensor(self.old(trajectory)), reference)).tolist()
 
+    def _has_failed(self, paid: float) -> bool:
+        return self.algorithm.teacher.policy is not None and paid < self.algorithm.teacher.reward_below
+
+    def _fees(self, trajectory: Trajectory, paid: float) -> list[float]:
+        """What the distance to the teacher costs a failed episode, token by token."""
+        if not self._has_failed(paid) or self.algorithm.teacher.place != "reward":
+            return [0.0 for _ in self.places(trajectory)]
+        taught = self.logprobs(self.teacher, trajectory).tolist()
+        distances = [old - other for old, other in zip(self.old(trajectory), taught, strict=True)]
+        return [self.algorithm.teacher.coefficient * each for each in distances]
+
     def _corrected(self, trajectory: Trajectory) -> list[float]:
         """How much likelier the trainer finds each token than the engine, or all together, as far as that may be."""
         settings = self.algorithm.correction
@@ -219,17 +282,28 @@ class Naive:
         every = [trajectory for group in groups for trajectory in group.trajectories]
         if self.algorithm.advantage == "gae":
             paid = [reward for group in groups for reward in self._rewards(group)]
-            made = [self._generalised(*each)[0] for each in zip(every, paid, strict=True)]
+            fees = [self._fees(*each) for each in zip(every, paid, strict=True)]
+            made = [self._generalised(*each)[0] for each in zip(every, paid, fees, strict=True)]
             return _spread_out(_whitened([each for one in made for each in one]), [len(one) for one in made])
+        fees = [
+            self._fees(each, score.total)
+            for group in groups
+            for each, score in zip(group.trajectories, group.scores, strict=True)
+        ]
+        rest = iter(fees)
         charged = [
             [
-                reward - sum(self._charges(each))
+                reward - sum(self._charges(each)) - sum(next(rest))
                 for each, reward in zip(group.trajectories, self._rewards(group), strict=True)
             ]
             for group in groups
         ]
-        lengths = [len(self.places(trajectory)) for trajectory in every]
-        return [[each] * length for each, length in zip(self._compared(charged), lengths, strict=True)]
+        scales = [stdev(paid) + 1e-6 if self.algorithm.advantage == "grpo" else 1.0 for paid in charged for _ in paid]
+        # A token is not charged for what came before it.
+        return [
+            [advantage + sum(fee[:number]) / scale for number in range(len(fee))]
+            for advantage, fee, scale in zip(self._compared(charged), fees, scales, strict=True)
+        ]
 
     def _compared(self, groups: list[list[float]]) -> list[float]:
         flat = [reward for paid in groups for reward in paid]
@@ -245,10 +319,13 @@ class Naive:
             case _:
                 return _whitened(flat)
 
-    def _generalised(self, trajectory: Trajectory, reward: float) -> tuple[list[float], list[float]]:
+    def _generalised(
+        self, trajectory: Trajectory, reward: float, fees: Sequence[float] = ()
+    ) -> tuple[list[float], list[float]]:
         """Advantages and returns, backwards from the last sampled token, with which the reward comes."""
         settings, values = self.algorithm.critic, self.values(trajectory).tolist()
         earned = [-each for each in self._charges(trajectory)]
+        earned = [each - fee for each, fee in zip(earned, fees or [0.0] * len(earned), strict=True)]
         earned[-1] += reward
         advantages = [0.0] * len(values)
         after, following = 0.0, 0.0
@@ -298,6 +375,7 @@ def learner(tiny: Callable[..., PreTrainedModel], tokens: Tokens, tmp_path: Path
             CONTEXT,
             Policy(tiny(seed=1), tokens) if known.kl.place != "none" else None,
             critic(tmp_path / "critic", tiny(seed=2), tokens) if known.advantage == "gae" else None,
+            teacher=Policy(tiny(seed=3), tokens) if known.teacher.policy is not None else None,
         )
 
     return make
@@ -327,6 +405,7 @@ def naive(tiny: Callable[..., PreTrainedModel]) -> Callable[..., Naive]:
             AlgorithmConfig.model_validate(algorithm or {}),
             valued,
             drawn(nn.Linear(valued.config.hidden_size, 1)),
+            tiny(seed=3, attention="eager"),
         )
 
     return make
@@ -460,7 +539,13 @@ def test_gradient_of_the_critic_is_that_of_the_naive_loss(
 
 
 # Of each algorithm that leaves some tokens as they are and not others, whether the groups here have both.
-@pytest.mark.parametrize("name", ["clip-higher", "dual clip", "gspo", "cispo", "tokens truncated", "sequences masked"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("clip-higher", "dual clip", "gspo", "cispo", "tokens truncated", "sequences masked"),
+        *("LLDS by action", "LLDS by trajectory", "SAPO", "SAPO with a threshold"),
+    ],
+)
 def test_bounds_hold_some_tokens_and_not_others(
     name: str, learner: Callable[..., Learner], naive: Callable[..., Naive], made: list[Group]
 ) -> None:
@@ -471,6 +556,9 @@ def test_bounds_hold_some_tokens_and_not_others(
         assert found["correction/dropped"] == pytest.approx(dropped)
         assert 1 < len(set(weighed)) < len(weighed)
         assert (0 < dropped < 1) == (name == "sequences masked")
+    elif "likelihood" in ALGORITHMS[name]:
+        assert 0 < found["policy/likelihood_penalised"] < 0.6
+        assert found["policy/likelihood_penalty"] > 0
     else:
         assert 0 < found["policy/clipped"] < 1
 
@@ -619,7 +707,50 @@ def test_groups_without_spread_only_dilute_the_mean(
         assert found[name] == pytest.approx(expected[name], rel=1e-4)
 
 
-@pytest.mark.parametrize("settings", [{}, {"kl": {"place": "loss"}}, {"entropy": 0.1}], ids=str)
+def good_likelihood(ours: Learner, groups: Sequence[Group]) -> float:
+    """Sum of the logprobs of the tokens of all trajectories above the mean of their group."""
+    good = [
+        trajectory
+        for group in groups
+        for trajectory, score in zip(group.trajectories, group.scores, strict=True)
+        if score.total > sum(each.total for each in group.scores) / len(group.scores)
+    ]
+    experiences = build_experiences(good, TEMPERATURE)
+    rows = experience_rows(experiences)
+    scored = score_rows(rows, 100, torch.device("cpu"), ALONE, lambda pack: ours.policy.score(pack, TEMPERATURE)[0])
+    return float(torch.cat(scored).sum())
+
+
+@pytest.mark.parametrize("penalty", ["llds", "sapo"])
+def test_likelihood_penalty_holds_back_the_fall_of_good_actions(
+    penalty: str, learner: Callable[..., Learner], made: list[Group]
+) -> None:
+    """The second mini-batch is trained after the first has moved the weights; the first feels nothing but rounding."""
+    settings = {"old": "recompute", "likelihood": {"penalty": penalty, "coefficient": 20.0, "threshold": 0.9999}}
+    free, held = learner({"old": "recompute"}, updates=2), learner(settings, updates=2)
+    one = learner(settings)
+    learned(free, made)
+    found = learned(held, made)
+    assert learned(one, made)["policy/likelihood_penalised"] == 0.0
+    assert 0 < found["policy/likelihood_penalised"] < 1
+    assert good_likelihood(held, made[1:]) > good_likelihood(free, made[1:])
+
+
+@pytest.mark.parametrize("mode", ["ahead", "async"])
+def test_likelihood_penalty_compares_with_the_policy_that_sampled(
+    mode: str, learner: Callable[..., Learner], made: list[Group]
+) -> None:
+    """Episodes sampled in advance have recomputed old logprobs, those of the weights that are trained."""
+    settings = {"correction": {"level": "token"}, "likelihood": {"penalty": "llds", "threshold": 0.9999}}
+    assert learned(learner(settings), made)["policy/likelihood_penalised"] == 0.0
+    assert 0 < learned(learner(settings, mode=mode), made)["policy/likelihood_penalised"] < 1
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"kl": {"place": "loss"}}, {"entropy": 0.1}, {"likelihood": {"penalty": "llds"}}],
+    ids=str,
+)
 def test_without_any_advantage_only_other_terms_move_the_weights(
     settings: dict[str, Any], learner: Callable[..., Learner], groups: Callable[..., list[Group]]
 ) -> None:

@@ -72,6 +72,7 @@ def test_slower_devices_and_settings_take_longer() -> None:
     assert predict_seconds(replace(STEP, offload=True), EPISODES).optimiser > 10 * base.optimiser
     assert predict_seconds(replace(STEP, rank=32), EPISODES).optimiser < base.optimiser
     assert predict_seconds(replace(STEP, reference=False), EPISODES).score == 0
+    assert predict_seconds(replace(STEP, teacher=LARGE), EPISODES).score == pytest.approx(2 * base.score)
     assert predict_seconds(replace(STEP, critic=LARGE), EPISODES).train > 1.8 * base.train
 
 

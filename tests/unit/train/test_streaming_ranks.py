@@ -19,6 +19,7 @@ from sleuth.errors import UserError
 from sleuth.records import Segment, Trajectory
 from sleuth.runs.json_files import read_rows
 from sleuth.train.checkpoint import Progress
+from sleuth.train.curriculum import Curriculum
 from sleuth.train.parts import Parts
 from sleuth.train.rollout import RolloutBatch
 from sleuth.train.streaming import FOLDER, TakenGroups, schedule_rollouts, stream_state
@@ -100,6 +101,8 @@ class Fleet:
         def work(rank: int) -> list[RolloutBatch]:
             ranks = ThreadRanks(rank, world, together)
             sampler = replace(self.parts.sampler, ranks=ranks, episodes=self.episodes)
+            if curriculum := self._curriculum():
+                sampler = replace(sampler, stream=replace(sampler.stream, curriculum=curriculum))
             made = []
             with schedule_rollouts(sampler, self.parts.publisher, self.folder) as rollouts:
                 rollouts.restore(progress)
@@ -107,6 +110,8 @@ class Fleet:
                     made.append(rollouts.next_batch(step, 0, last=False))
                     if rank == 0:
                         self.episodes.version = step + 1
+                        if curriculum is not None:
+                            curriculum.record(step + 1, made[-1].groups)
                     rollouts.advance(step + 1)
             return made
 
@@ -122,9 +127,16 @@ class Fleet:
             return progress
         return replace(progress, step=until, questions_drawn=first[-1].questions_drawn, untrained=first[-1].untrained)
 
+    def _curriculum(self) -> Curriculum | None:
+        """Of one rank: ranks share nothing but the run folder."""
+        train, stream = self.parts.config.train, self.parts.sampler.stream
+        return None if train.curriculum == "none" else Curriculum(self.folder, stream.questions, train)
+
 
 def summary(batch: RolloutBatch) -> Any:
-    samples = [(each.group, each.sample, each.step, each.ids, each.versions) for each in batch.trajectories]
+    samples = [
+        (each.group, each.question.id, each.sample, each.step, each.ids, each.versions) for each in batch.trajectories
+    ]
     return samples, [group.question.id for group in batch.kept]
 
 
@@ -176,6 +188,17 @@ def test_ranks_that_replace_more_groups_than_others_skip_no_question(fleet: Call
     groups = [each.group for batch in made.batches.values() for each in batch.trajectories[::2]]
     assert len(set(groups)) == len(groups)
     assert set(groups) | set(end.untrained) == set(range(end.questions_drawn))
+
+
+def test_ranks_ask_the_questions_of_a_position_in_the_order_that_was_fixed_first(fleet: Callable[..., Fleet]) -> None:
+    """With a curriculum, whose orders outlive a kill, whichever ranks go on."""
+    made = fleet(seed=0, curriculum="spread")
+    saved = made.run(2, Progress(), 1)
+    made.run(2, saved, 4)
+    made.run(3, saved, STEPS)
+    asked = {each.group: each.question.id for batch in made.batches.values() for each in batch.trajectories}
+    for first in range(0, len(asked) - 4, 5):
+        assert sorted(asked[first + each] for each in range(5)) == ["q0", "q1", "q2", "q3", "q4"]
 
 
 def test_positions_that_a_slower_rank_has_not_drawn_are_untrained() -> None:

@@ -52,10 +52,15 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "critic": {"advantage": "gae", "critic": {"learning_rate": 1e-3}},
     "kl in the loss": {"kl": {"place": "loss", "coefficient": 0.5}, "entropy": 0.01},
     "corrected": {"old": "recompute", "correction": {"level": "token"}},
+    "likelihood": {"likelihood": {"penalty": "llds", "level": "trajectory", "threshold": 0.99}},
+    "taught in the loss": {"teacher": {"policy": "teacher", "place": "loss", "reward_below": 0.3, "coefficient": 0.5}},
+    "taught in the reward": {"teacher": {"policy": "teacher", "reward_below": 0.3, "coefficient": 0.5}},
 }
 
 
 def learner(folder: Path, ranks: Ranks, algorithm: dict[str, Any], **model: Any) -> Learner:
+    if "teacher" in algorithm:
+        algorithm = algorithm | {"teacher": algorithm["teacher"] | {"policy": str(folder / "teacher")}}
     train = {"questions": 2, "updates": 2, "pack_tokens": PACK_TOKENS, "learning_rate": 1e-4, "recompute": 0.5}
     tables = {"world": {}, "agent": {"context_tokens": 90}, "algorithm": algorithm, "train": train}
     return Learner.build(Config.model_validate({**tables, "model": {"policy": str(folder / "model"), **model}}), ranks)

@@ -13,7 +13,7 @@ from sleuth.config.section import (
     Section,
 )
 
-GROUPED = ("grpo", "dr_grpo", "rloo")  # advantages that compare the samples of one question
+GROUPED = ("grpo", "dr_grpo", "rloo", "tree_grpo")  # advantages that compare the samples of one question
 UNGROUPED = ("reinforce", "reinforce_pp", "gae")  # advantages that need no group
 LEVELS = ("auto", "none", "token", "sequence", "geometric")
 
@@ -121,7 +121,8 @@ class CriticConfig(Section):
 
 class AlgorithmConfig(Section):
     advantage: str = "grpo"
-    """Advantage estimator: grpo, dr_grpo, rloo, reinforce, reinforce_pp, gae (PPO), or import:package.function."""
+    """Advantage estimator: grpo, dr_grpo, rloo, tree_grpo (with train.tree), reinforce, reinforce_pp, gae (PPO), or
+    import:package.function."""
     loss: str = "clipped"
     """Policy loss: clipped, gspo, cispo, or import:package.function."""
     clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2

@@ -127,6 +127,24 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _check_trees(self) -> Self:
+        algorithm = self.algorithm
+        if not self.train.tree.trees:
+            if algorithm.advantage == "tree_grpo":
+                raise ValueError("algorithm.advantage = tree_grpo compares the episodes of trees; set train.tree.trees")
+            return self
+        if self.agent.is_outside or self.agent.method != "search":
+            source = "an outside agent" if self.agent.is_outside else f"agent.method = {self.agent.method}"
+            raise ValueError(f"train.tree branches from the turns of agent.method = search, not of {source}; remove it")
+        if algorithm.advantage == "gae" or algorithm.kl.place == "reward":
+            name = "advantage = gae" if algorithm.advantage == "gae" else "kl.place = reward"
+            raise ValueError(
+                f"algorithm.{name} adds up rewards of single tokens, and with train.tree a branch has its first tokens "
+                "in another trajectory; change one of the two"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_outside(self) -> Self:
         if self.agent.is_outside:
             if self.engine.lockstep == "on":

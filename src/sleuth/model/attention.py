@@ -155,8 +155,9 @@ class SharedPrefixLayout:
         self.positions_N = self._rows.positions_N[self._first_N]
 
     def attend(self, layer: int, query_NHD: Tensor, key_NHD: Tensor, value_NHD: Tensor, scale: float) -> Tensor:
-        states = (each.index_select(0, self._place_E) for each in (query_NHD, key_NHD, value_NHD))
-        out_EHD = self._rows.attend(layer, *states, scale)
+        packed = (query_NHD, key_NHD, value_NHD)
+        query_EHD, key_EHD, value_EHD = (states.index_select(0, self._place_E) for states in packed)
+        out_EHD = self._rows.attend(layer, query_EHD, key_EHD, value_EHD, scale)
         unshared: Tensor = _SelectUnique.apply(out_EHD, self._first_N)  # type: ignore[no-untyped-call]
         return unshared
 

@@ -119,6 +119,21 @@ class CriticConfig(Section):
     """Steps in which only the critic is trained."""
 
 
+class InformationGainConfig(Section):
+    coefficient: Annotated[float, Field(ge=0, le=MAX_FLOAT)] = 0.0
+    """Weight of the turn rewards for searches that make the gold answer likelier; 0 disables them (docs/methods.md)."""
+    potential: Literal["probability", "logprob"] = "probability"
+    """Likelihood of the gold answer: the geometric mean of its token probabilities, or their mean logprob."""
+    terminal: Literal["zero", "last"] = "zero"
+    """zero: the last turn returns the sum, which keeps the optimal policy; last: episodes keep what they gained."""
+
+    @model_validator(mode="after")
+    def _check_unused(self) -> Self:
+        if not self.coefficient:
+            self._reject_unused("algorithm.information_gain.coefficient = 0", "potential", "terminal")
+        return self
+
+
 class AlgorithmConfig(Section):
     advantage: str = "grpo"
     """Advantage estimator: grpo, dr_grpo, rloo, tree_grpo (with train.tree), reinforce, reinforce_pp, gae (PPO), or
@@ -150,6 +165,7 @@ class AlgorithmConfig(Section):
     kl: KLConfig = KLConfig()
     correction: CorrectionConfig = CorrectionConfig()
     critic: CriticConfig = CriticConfig()
+    information_gain: InformationGainConfig = InformationGainConfig()
 
     @property
     def recomputes(self) -> bool:

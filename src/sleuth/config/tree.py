@@ -145,6 +145,15 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _check_information_gain(self) -> Self:
+        if self.algorithm.information_gain.coefficient and (self.agent.is_outside or self.agent.method != "search"):
+            source = "an outside agent" if self.agent.is_outside else f"agent.method = {self.agent.method}"
+            raise ValueError(
+                f"algorithm.information_gain rewards the searches of agent.method = search, not of {source}; remove it"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_outside(self) -> Self:
         if self.agent.is_outside:
             if self.engine.lockstep == "on":

@@ -6,6 +6,7 @@ Suffixes: N trajectories, S trained tokens of a trajectory, T scored tokens of a
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice, pairwise
 from math import isfinite
 
@@ -19,12 +20,13 @@ from sleuth.algorithms.normalise import token_weights
 from sleuth.config.algorithm import AlgorithmConfig, CriticConfig
 from sleuth.config.train import TrainConfig
 from sleuth.config.tree import Config
-from sleuth.model.packing import WEIGHT, Pack
+from sleuth.model.packing import WEIGHT, Pack, Row
 from sleuth.model.policy import Policy, Reference
 from sleuth.records import Group
 from sleuth.train import objective
 from sleuth.train.credit import RewardBatch, attach_advantages, attach_turn_rewards, is_trained_on, shape_rewards
 from sleuth.train.experience import Experience, build_experiences, experience_rows
+from sleuth.train.information_gain import InformationGain
 from sleuth.train.metrics import Metrics, Timer, TokenLog
 from sleuth.train.models import Critic, load_critic, load_reference, load_trained_policy
 from sleuth.train.optimiser import Optimiser
@@ -77,6 +79,7 @@ class Learner:
     ranks: Ranks = ALONE
     timer: Timer = field(default_factory=Timer)
     token_log: TokenLog = field(default_factory=TokenLog)
+    information_gain: InformationGain | None = None
 
     def __post_init__(self) -> None:
         objective.require(self.algorithm)  # reject an unknown name before the first episode
@@ -121,6 +124,11 @@ class Learner:
                 )
             if self.critic is not None:
                 experiences = self._attach("value", experiences, self.critic.values)
+        if self.information_gain is not None:
+            with self.timer.time("information_gain"):
+                score = partial(self._score_rows, score=self._policy_logprobs)
+                batch, gains = self.information_gain.add(batch, score)
+            metrics = {**metrics, **gains}
         rewards_N = shape_rewards(batch, self.algorithm, self.context)
         experiences = attach_turn_rewards(experiences, batch)
         experiences = attach_advantages(experiences, rewards_N, batch.groups_N, self.algorithm, rates.kl)
@@ -176,9 +184,11 @@ class Learner:
         return [each.with_columns(**{column: value_S}) for each, value_S in zip(experiences, values, strict=True)]
 
     def _score(self, experiences: Sequence[Experience], score: Callable[[Pack], Tensor]) -> list[Tensor]:
-        rows = experience_rows(experiences)
-        values = iter(score_rows(rows, self.train.pack_tokens, self.policy.device, self.ranks, score))
+        values = iter(self._score_rows(experience_rows(experiences), score))
         return [each.join(list(islice(values, len(each.rows)))) for each in experiences]
+
+    def _score_rows(self, rows: Sequence[Row], score: Callable[[Pack], Tensor]) -> list[Tensor]:
+        return score_rows(rows, self.train.pack_tokens, self.policy.device, self.ranks, score)
 
     def _policy_logprobs(self, packed: Pack) -> Tensor:
         return self.policy.score(packed, self.train.temperature)[0]

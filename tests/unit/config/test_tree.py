@@ -262,6 +262,17 @@ USELESS: dict[str, tuple[Knobs, str]] = {
         {"algorithm": {"advantage": "tree_grpo"}},
         "algorithm.advantage = tree_grpo compares the episodes of trees; set train.tree.trees",
     ),
+    **{
+        f"information_gain.{name}": (
+            {"algorithm": {"information_gain": {name: value}}},
+            f"{name} has no effect with algorithm.information_gain.coefficient = 0; remove it",
+        )
+        for name, value in {"potential": "logprob", "terminal": "last"}.items()
+    },
+    "information_gain, method": (
+        {"algorithm": {"information_gain": {"coefficient": 0.1}}, "agent": {"method": "cot"}},
+        "algorithm.information_gain agent.method = search agent.method = cot",
+    ),
     "tree, gae": (TREES | {"algorithm": {"advantage": "gae"}}, "algorithm.advantage = gae with train.tree"),
     "tree, kl": (TREES | {"algorithm": {"kl": {"place": "reward"}}}, "algorithm.kl.place = reward with train.tree"),
     "tree, method": (TREES | {"agent": {"method": "cot"}}, "train.tree agent.method = search agent.method = cot"),

@@ -14,6 +14,7 @@ from sleuth.config.section import (
 )
 
 GROUPED = ("grpo", "dr_grpo", "rloo", "tree_grpo")  # advantages that compare the samples of one question
+STEP_GROUPED = ("grpo", "dr_grpo", "rloo")  # those that can also compare the turns in one state
 UNGROUPED = ("reinforce", "reinforce_pp", "gae")  # advantages that need no group
 LEVELS = ("auto", "none", "token", "sequence", "geometric")
 
@@ -162,6 +163,8 @@ class AlgorithmConfig(Section):
     """Old logprobs: the engine's or recomputed; auto: the engine's unless they differ."""
     origin_mask: bool = True
     """Train on sampled tokens only; false also trains on retrieved text (ablation)."""
+    step_groups: Annotated[float, Field(ge=0, le=MAX_FLOAT)] = 0.0
+    """Weight of the advantage of turns among those that start after the same passages (GiGPO); 0 disables it."""
     kl: KLConfig = KLConfig()
     correction: CorrectionConfig = CorrectionConfig()
     critic: CriticConfig = CriticConfig()
@@ -180,6 +183,11 @@ class AlgorithmConfig(Section):
             self._reject_unused(f"algorithm.overlong = {self.overlong}", "overlong_tokens")
         if self.loss != "clipped":
             self._reject_unused(f"algorithm.loss = {self.loss}", "clip_dual")
+        if self.step_groups and self.advantage not in STEP_GROUPED:
+            raise ValueError(
+                f"step_groups compares turns by algorithm.advantage = {', '.join(STEP_GROUPED)}, not "
+                f"{self.advantage[:60]}; change one of the two"
+            )
         if self.advantage != "gae":
             self.critic._reject_unused(
                 f"algorithm.advantage = {self.advantage}", *CriticConfig.model_fields, table="critic."

@@ -145,11 +145,19 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
-    def _check_information_gain(self) -> Self:
-        if self.algorithm.information_gain.coefficient and (self.agent.is_outside or self.agent.method != "search"):
-            source = "an outside agent" if self.agent.is_outside else f"agent.method = {self.agent.method}"
+    def _check_turn_credit(self) -> Self:
+        algorithm, agent = self.algorithm, self.agent
+        used = {"information_gain": algorithm.information_gain.coefficient, "step_groups": algorithm.step_groups}
+        for name in (name for name, weight in used.items() if weight):
+            if agent.is_outside or agent.method != "search":
+                source = "an outside agent" if agent.is_outside else f"agent.method = {agent.method}"
+                raise ValueError(
+                    f"algorithm.{name} credits the turns of agent.method = search, not of {source}; remove it"
+                )
+        if algorithm.step_groups and self.train.tree.trees:
             raise ValueError(
-                f"algorithm.information_gain rewards the searches of agent.method = search, not of {source}; remove it"
+                "algorithm.step_groups compares turns in one state, as train.tree does with the branches of a turn; "
+                "remove one of the two"
             )
         return self
 

@@ -102,6 +102,12 @@ def attach_advantages(
     return [each.with_columns(advantage=value_S) for each, value_S in zip(experiences, tokens, strict=True)]
 
 
+def rewards_to_go(experiences: Sequence[Experience], rewards_N: Tensor) -> list[Tensor]:
+    """Return for each token what its trajectory earned from the token's turn on."""
+    paid = [_paid_before(each) if "turn_reward" in each.columns else torch.zeros(len(each)) for each in experiences]
+    return [reward - paid_S for reward, paid_S in zip(rewards_N, paid, strict=True)]
+
+
 def tree_numbers(experiences: Sequence[Experience]) -> Tensor | None:
     """Return the number of each trajectory's tree within its group; None without trees."""
     branches = [each.trajectory.branch for each in experiences]

@@ -24,7 +24,14 @@ from sleuth.model.packing import WEIGHT, Pack, Row
 from sleuth.model.policy import Policy, Reference
 from sleuth.records import Group
 from sleuth.train import objective
-from sleuth.train.credit import RewardBatch, attach_advantages, attach_turn_rewards, is_trained_on, shape_rewards
+from sleuth.train.credit import (
+    RewardBatch,
+    attach_advantages,
+    attach_turn_rewards,
+    is_trained_on,
+    rewards_to_go,
+    shape_rewards,
+)
 from sleuth.train.experience import Experience, build_experiences, experience_rows
 from sleuth.train.information_gain import InformationGain
 from sleuth.train.metrics import Metrics, Timer, TokenLog
@@ -32,6 +39,7 @@ from sleuth.train.models import Critic, load_critic, load_reference, load_traine
 from sleuth.train.optimiser import Optimiser
 from sleuth.train.ranks import ALONE, Ranks, require_supported
 from sleuth.train.sharding import rank_packs, score_rows
+from sleuth.train.step_groups import attach_step_advantages
 
 AllowUpdate = Callable[[float], bool]  # given the gradient norm
 
@@ -132,6 +140,10 @@ class Learner:
         rewards_N = shape_rewards(batch, self.algorithm, self.context)
         experiences = attach_turn_rewards(experiences, batch)
         experiences = attach_advantages(experiences, rewards_N, batch.groups_N, self.algorithm, rates.kl)
+        if weight := self.algorithm.step_groups:
+            call = rewards_to_go(experiences, rewards_N), batch.groups_N, self.algorithm.advantage, weight
+            experiences, compared = attach_step_advantages(experiences, *call)
+            metrics = {**metrics, **compared}
         self.token_log.start(experiences)
         trained = [each for each in experiences if is_trained_on(each.trajectory, self.algorithm)]
         # Nearly equal consecutive mini-batches, none of them empty.

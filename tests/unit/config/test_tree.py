@@ -273,6 +273,18 @@ USELESS: dict[str, tuple[Knobs, str]] = {
         {"algorithm": {"information_gain": {"coefficient": 0.1}}, "agent": {"method": "cot"}},
         "algorithm.information_gain agent.method = search agent.method = cot",
     ),
+    **{
+        f"step_groups, {name}": (
+            {"algorithm": {"advantage": name, "step_groups": 1.0}},
+            f"step_groups algorithm.advantage = grpo, dr_grpo, rloo {name}",
+        )
+        for name in ("gae", "reinforce", "reinforce_pp")
+    },
+    "step_groups, method": (
+        {"algorithm": {"step_groups": 1.0}, "agent": {"method": "cot"}},
+        "algorithm.step_groups agent.method = search agent.method = cot",
+    ),
+    "step_groups, tree": (TREES | {"algorithm": {"step_groups": 1.0}}, "algorithm.step_groups train.tree"),
     "tree, gae": (TREES | {"algorithm": {"advantage": "gae"}}, "algorithm.advantage = gae with train.tree"),
     "tree, kl": (TREES | {"algorithm": {"kl": {"place": "reward"}}}, "algorithm.kl.place = reward with train.tree"),
     "tree, method": (TREES | {"agent": {"method": "cot"}}, "train.tree agent.method = search agent.method = cot"),

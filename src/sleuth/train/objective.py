@@ -22,7 +22,7 @@ CORRECTION = Contract(("old_T", "rollout_T", "row_T"), "a Tensor of shape (T,) o
 
 def require(algorithm: AlgorithmConfig) -> None:
     """Raise ConfigError if a name is unknown or a function is unusable."""
-    names = {**advantage.ADVANTAGES, "gae": None, "tree_grpo": None}
+    names = {"tree_grpo": None, **advantage.ADVANTAGES, "gae": None}
     resolve("algorithm.advantage", algorithm.advantage, names, ADVANTAGE)
     resolve("algorithm.loss", algorithm.loss, loss.LOSSES, LOSS)
     resolve("algorithm.correction.level", algorithm.correction.level, dict.fromkeys(LEVELS), CORRECTION)

@@ -157,11 +157,24 @@ class Segment:
 
 
 @dataclass(frozen=True, slots=True)
+class Branch:
+    """The place of a trajectory in a tree of rollouts; the first one of a tree has no parent.
+
+    Its first `shared` tokens are those of the sample `parent` of its group; they are given here, so that each sampled
+    token trains once. Its turns begin with those that these tokens contain.
+    """
+
+    tree: int
+    parent: int | None = None
+    shared: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Trajectory:
     """One attempt at a task: one reward, one or more segments of tokens, and the turns parsed from them.
 
     There is no segment if the model runs on a server that returns only text. `failure` is the reason why the attempt is
-    unusable. `reward` is set if the agent itself computed it.
+    unusable. `reward` is set if the agent itself computed it, `branch` if the attempt is part of a tree of rollouts.
     """
 
     question: Question
@@ -173,6 +186,7 @@ class Trajectory:
     stop: StopReason
     failure: str | None = None  # why it is unusable, or of an outside agent that failed at a limit of the policy
     reward: "Score | None" = None
+    branch: Branch | None = None
 
     @property
     def ids(self) -> tuple[int, ...]:

@@ -77,6 +77,10 @@ class TokenConversation:
     def begin(self, messages: Sequence[dict[str, str]], functions: Functions = ()) -> None:
         self._give(prompts.encode(messages, self.tokens, functions))
 
+    def resume(self, ids: Sequence[int]) -> None:
+        """Begin with the tokens of another conversation instead of a prompt."""
+        self._give(list(ids))
+
     async def generate(self, sampling: Sampling) -> ModelTurn:
         listen = None if self.on_text is None else TextStream(self.tokens, self.on_text).add
         completion = await self.engine.generate(self.ledger.ids, sampling, self.session, listen)

@@ -15,7 +15,7 @@ from sleuth.agent.tools import Toolbox, ToolResult
 from sleuth.config.agent import AgentConfig
 from sleuth.engines.base import Engine, Sampling, Session
 from sleuth.engines.remote import ContextFull
-from sleuth.errors import EngineFailure, FunctionFailed, SearchUnavailable
+from sleuth.errors import ConfigError, EngineFailure, FunctionFailed, SearchUnavailable
 from sleuth.model.tokens import Tokens
 from sleuth.records import Action, Answer, Malformed, Outcome, StopReason, ToolCall, Trajectory, Turn
 
@@ -44,7 +44,12 @@ Method = Callable[[ConfiguredRunner, Task, Conversation], Awaitable[Trajectory]]
 
 async def multi_turn(agent: ConfiguredRunner, task: Task, conversation: Conversation) -> Trajectory:
     """The method `search`: alternate model turns and observations until the model answers."""
-    config, protocol = agent.config, agent.protocol
+    config, protocol, prefix = agent.config, agent.protocol, task.prefix
+    if prefix is not None:
+        if not isinstance(conversation, TokenConversation):
+            raise ConfigError("a branch continues the tokens of another episode and needs a local model, not a server")
+        conversation.resume(prefix.ids)
+        return await Episode(agent, task, conversation, config.max_turns, list(prefix.turns)).run()
     messages = prompts.messages(task.question, config.template, protocol, abstain=bool(config.abstain))
     conversation.begin(messages, protocol.functions)
     return await Episode(agent, task, conversation, agent.config.max_turns).run()

@@ -6,6 +6,7 @@ its group (any integers in any order). GAE needs a critic and has its own module
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from sleuth.algorithms.segments import index_rows, require_vectors, row_means, row_sums
@@ -61,11 +62,14 @@ ADVANTAGES: dict[str, Advantage] = {
 
 
 def divisor(name: str, rewards_N: Tensor, groups_N: Tensor) -> Tensor:
-    """Return the divisor of the named estimator: 1 unless the estimator divides by a standard deviation."""
+    """Return the divisor of the named estimator: 1 unless the estimator divides by a standard deviation.
+
+    It is infinite where there is no deviation: turn rewards that add up to equal returns have no scale.
+    """
     if name == "grpo":
-        return _group_divisor(rewards_N, groups_N)
+        return _without_scale(_group_divisor(rewards_N, groups_N))
     if name == "reinforce_pp":
-        return (_variance(centre(rewards_N)).sqrt() + EPSILON).expand_as(rewards_N)
+        return _without_scale((_variance(centre(rewards_N)).sqrt() + EPSILON).expand_as(rewards_N))
     return rewards_N.new_ones(rewards_N.shape)
 
 
@@ -107,6 +111,10 @@ def _group_divisor(rewards_N: Tensor, groups_N: Tensor) -> Tensor:
     index_N, count_G = _groups(rewards_N, groups_N)
     variance_G = row_sums(dr_grpo(rewards_N, groups_N).square(), index_N, count_G) / (count_G - 1)
     return variance_G.sqrt()[index_N] + EPSILON
+
+
+def _without_scale(divisor_N: Tensor) -> Tensor:
+    return divisor_N.masked_fill(divisor_N <= 2 * EPSILON, torch.inf)
 
 
 def _variance(centred_T: Tensor) -> Tensor:

@@ -77,7 +77,7 @@ class RayBackend:
         metrics = ClusterMetrics(episodes, weights, revival, ranks, run).collect
         if config.agent.is_outside:
             outside = build_runner(config, engine, learner.policy.tokens, index, run.path / SEARCHES, tools)
-            local = LocalEpisodes(outside, config.concurrency)
+            local = LocalEpisodes(outside, config.concurrency, config.train.samples)
             return RolloutParts(engine, weights, outside, local, config.concurrency, metrics)
         grammar = protocol.make_protocol(config.agent.protocol, learner.policy.tokens, toolbox.tools)
         method = methods.make_method(config.agent)

@@ -21,6 +21,7 @@ from sleuth.train.episodes import EpisodeRunner
 from sleuth.train.guards import RESUME
 
 EPISODES = "episodes"
+TREE_HOMES = 4096  # questions
 POLL_SECONDS = 0.1  # between two looks for a worker that other callers have freed, or that Ray has restarted
 
 
@@ -50,6 +51,8 @@ class RayEpisodes:
 
     def __init__(self, pool: WorkerPool, tools: Toolbox, patience: float) -> None:
         self.pool, self.accounts, self.totals = pool, Accounts(), UsageTotals()
+        # The branches of a tree come in a later call than its first episode, whose pages are in one worker's cache.
+        self.tree_homes: dict[tuple[int, str], Member] = {}
         self._tools, self._patience = tools, patience
 
     async def run(self, tasks: Sequence[Task]) -> list[Trajectory]:
@@ -135,11 +138,14 @@ class _Call:
             position, attempt = self._waiting[0]
             task = self._tasks[position]
             key = (task.group, task.question.id)
-            member = self._episodes.pool.claim(self._homes.get(key))
+            homes = self._homes if task.branch is None else self._episodes.tree_homes
+            member = self._episodes.pool.claim(homes.get(key))
             if member is None:
                 return
             self._waiting.popleft()
-            self._homes[key] = member
+            homes[key] = member
+            if len(homes) > TREE_HOMES and homes is not self._homes:
+                del homes[next(iter(homes))]
             work = asyncio.create_task(self._ask(member, position, attempt))
             self._running[position] = _Running(position, attempt, member, work)
 

@@ -13,7 +13,8 @@ from sleuth.config.section import (
     Section,
 )
 
-GROUPED = ("grpo", "dr_grpo", "rloo")  # advantages that compare the samples of one question
+GROUPED = ("grpo", "dr_grpo", "rloo", "tree_grpo")  # advantages that compare the samples of one question
+STEP_GROUPED = ("grpo", "dr_grpo", "rloo")  # those that can also compare the turns in one state
 UNGROUPED = ("reinforce", "reinforce_pp", "gae")  # advantages that need no group
 LEVELS = ("auto", "none", "token", "sequence", "geometric")
 
@@ -159,9 +160,25 @@ class CriticConfig(Section):
     """Steps in which only the critic is trained."""
 
 
+class InformationGainConfig(Section):
+    coefficient: Annotated[float, Field(ge=0, le=MAX_FLOAT)] = 0.0
+    """Weight of the turn rewards for searches that make the gold answer likelier; 0 disables them (docs/methods.md)."""
+    potential: Literal["probability", "logprob"] = "probability"
+    """Likelihood of the gold answer: the geometric mean of its token probabilities, or their mean logprob."""
+    terminal: Literal["zero", "last"] = "zero"
+    """zero: the last turn returns the sum, which keeps the optimal policy; last: episodes keep what they gained."""
+
+    @model_validator(mode="after")
+    def _check_unused(self) -> Self:
+        if not self.coefficient:
+            self._reject_unused("algorithm.information_gain.coefficient = 0", "potential", "terminal")
+        return self
+
+
 class AlgorithmConfig(Section):
     advantage: str = "grpo"
-    """Advantage estimator: grpo, dr_grpo, rloo, reinforce, reinforce_pp, gae (PPO), or import:package.function."""
+    """Advantage estimator: grpo, dr_grpo, rloo, tree_grpo (with train.tree), reinforce, reinforce_pp, gae (PPO), or
+    import:package.function."""
     loss: str = "clipped"
     """Policy loss: clipped, gspo, cispo, or import:package.function."""
     clip_low: Annotated[float, Field(gt=0, lt=1)] = 0.2
@@ -186,11 +203,14 @@ class AlgorithmConfig(Section):
     """Old logprobs: the engine's or recomputed; auto: the engine's unless they differ."""
     origin_mask: bool = True
     """Train on sampled tokens only; false also trains on retrieved text (ablation)."""
+    step_groups: Annotated[float, Field(ge=0, le=MAX_FLOAT)] = 0.0
+    """Weight of the advantage of turns among those that start after the same passages (GiGPO); 0 disables it."""
     kl: KLConfig = KLConfig()
     likelihood: LikelihoodConfig = LikelihoodConfig()
     teacher: TeacherConfig = TeacherConfig()
     correction: CorrectionConfig = CorrectionConfig()
     critic: CriticConfig = CriticConfig()
+    information_gain: InformationGainConfig = InformationGainConfig()
 
     @property
     def recomputes(self) -> bool:
@@ -211,6 +231,11 @@ class AlgorithmConfig(Section):
             self._reject_unused(f"algorithm.overlong = {self.overlong}", "overlong_tokens")
         if self.loss != "clipped":
             self._reject_unused(f"algorithm.loss = {self.loss}", "clip_dual")
+        if self.step_groups and self.advantage not in STEP_GROUPED:
+            raise ValueError(
+                f"step_groups compares turns by algorithm.advantage = {', '.join(STEP_GROUPED)}, not "
+                f"{self.advantage[:60]}; change one of the two"
+            )
         if self.advantage != "gae":
             self.critic._reject_unused(
                 f"algorithm.advantage = {self.advantage}", *CriticConfig.model_fields, table="critic."

@@ -42,6 +42,26 @@ class ModelConfig(Section):
     lora: LoRAConfig = LoRAConfig()
 
 
+class TreeConfig(Section):
+    trees: Annotated[int, Field(ge=0, le=1000)] = 0
+    """Trees of rollouts per question, each with one whole episode; 0 samples all episodes apart (docs/methods.md)."""
+    branches: Annotated[int, Field(gt=0, le=1000)] = 2
+    """Turns drawn per tree and round, from each of which a new episode continues."""
+    rounds: Annotated[int, Field(gt=0, le=1000)] = 1
+    """Rounds of branching; later rounds also draw turns of the branches."""
+
+    @property
+    def leaves(self) -> int:
+        """Episodes per question."""
+        return self.trees * (1 + self.branches * self.rounds)
+
+    @model_validator(mode="after")
+    def _check_unused(self) -> Self:
+        if not self.trees:
+            self._reject_unused("train.tree.trees = 0", "branches", "rounds")
+        return self
+
+
 class TrainConfig(Section):
     steps: PositiveInt = 100
     """Training steps; each collects questions x samples episodes."""
@@ -103,6 +123,7 @@ class TrainConfig(Section):
     """CPU threads; 0 uses torch's default."""
     seed: Seed = 0
     """Seed of question order and sampling."""
+    tree: TreeConfig = TreeConfig()
 
     @property
     def max_staleness(self) -> int:
@@ -118,6 +139,12 @@ class TrainConfig(Section):
     def _check_unused(self) -> Self:
         if self.mode != "async":
             self._reject_unused(f"train.mode = {self.mode}", "staleness")
+        tree = self.tree
+        if tree.trees and self.samples != tree.leaves:
+            raise ValueError(
+                f"samples = {self.samples} is not the number of episodes that train.tree gives: {tree.trees} trees x "
+                f"(1 + {tree.branches} branches x {tree.rounds} rounds) = {tree.leaves}; set train.samples to it"
+            )
         return self
 
 

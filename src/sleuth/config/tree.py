@@ -141,6 +141,41 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def _check_trees(self) -> Self:
+        algorithm = self.algorithm
+        if not self.train.tree.trees:
+            if algorithm.advantage == "tree_grpo":
+                raise ValueError("algorithm.advantage = tree_grpo compares the episodes of trees; set train.tree.trees")
+            return self
+        if self.agent.is_outside or self.agent.method != "search":
+            source = "an outside agent" if self.agent.is_outside else f"agent.method = {self.agent.method}"
+            raise ValueError(f"train.tree branches from the turns of agent.method = search, not of {source}; remove it")
+        if algorithm.advantage == "gae" or algorithm.kl.place == "reward":
+            name = "advantage = gae" if algorithm.advantage == "gae" else "kl.place = reward"
+            raise ValueError(
+                f"algorithm.{name} adds up rewards of single tokens, and with train.tree a branch has its first tokens "
+                "in another trajectory; change one of the two"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_turn_credit(self) -> Self:
+        algorithm, agent = self.algorithm, self.agent
+        used = {"information_gain": algorithm.information_gain.coefficient, "step_groups": algorithm.step_groups}
+        for name in (name for name, weight in used.items() if weight):
+            if agent.is_outside or agent.method != "search":
+                source = "an outside agent" if agent.is_outside else f"agent.method = {agent.method}"
+                raise ValueError(
+                    f"algorithm.{name} credits the turns of agent.method = search, not of {source}; remove it"
+                )
+        if algorithm.step_groups and self.train.tree.trees:
+            raise ValueError(
+                "algorithm.step_groups compares turns in one state, as train.tree does with the branches of a turn; "
+                "remove one of the two"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_outside(self) -> Self:
         if self.agent.is_outside:
             if self.engine.lockstep == "on":

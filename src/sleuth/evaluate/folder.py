@@ -26,6 +26,7 @@ from sleuth.errors import InputError
 from sleuth.records import (
     Action,
     Answer,
+    Branch,
     Hit,
     Malformed,
     Outcome,
@@ -195,6 +196,7 @@ def read_trajectory(written: Mapping[str, Any], question: Question) -> Trajector
             stop=StopReason(written["stop"]),
             failure=written["failure"],
             reward=read_score(written.get("reward")),
+            branch=_read_branch(written.get("branch")),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
@@ -205,6 +207,10 @@ def read_trajectory(written: Mapping[str, Any], question: Question) -> Trajector
 def read_score(written: Mapping[str, Any] | None) -> Score | None:
     """Read the field `score` or `reward` of a row; None if the trajectory has none."""
     return None if written is None else Score(written["total"], written["parts"], tuple(written.get("turns", ())))
+
+
+def _read_branch(written: Mapping[str, Any] | None) -> Branch | None:
+    return None if written is None else Branch(written["tree"], written["parent"], written["shared"])
 
 
 def _read_segment(segment: Mapping[str, Any]) -> Segment:

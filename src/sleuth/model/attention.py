@@ -5,7 +5,7 @@ the forward call, never through a global. On a GPU in half precision packed atte
 the forward pass is bit-identical to the engine's, and the backward pass sums in a fixed order.
 
 Suffixes: N packed tokens, X query, key and value heads side by side, R rows (sequences), L tokens of the longest row,
-H heads, K key heads, D head width, T tiles.
+H heads, K key heads, D head width, T tiles, E tokens of all rows where rows share prefixes.
 """
 
 from collections.abc import Sequence
@@ -139,6 +139,27 @@ class PackedLayout:
                 blocks.append([])
             blocks[-1].append(length)
         return [_PaddedBlock(block, self._device) for block in blocks]
+
+
+class SharedPrefixLayout:
+    """Sequences whose common prefixes are packed once; `place_E` is the packed place of each token of the sequences.
+
+    Only the attention is computed per sequence: every other operation of a model works on single tokens.
+    """
+
+    def __init__(self, lengths: Sequence[int], place_E: Tensor) -> None:
+        self._rows, self._place_E = PackedLayout(lengths, place_E.device), place_E
+        # The first sequence that has a packed token: places are numbered in the order of their first appearance.
+        first_E = torch.cat([place_E.new_tensor([-1]), place_E.cummax(0).values[:-1]]) < place_E
+        self._first_N = first_E.nonzero()[:, 0]
+        self.positions_N = self._rows.positions_N[self._first_N]
+
+    def attend(self, layer: int, query_NHD: Tensor, key_NHD: Tensor, value_NHD: Tensor, scale: float) -> Tensor:
+        packed = (query_NHD, key_NHD, value_NHD)
+        query_EHD, key_EHD, value_EHD = (states.index_select(0, self._place_E) for states in packed)
+        out_EHD = self._rows.attend(layer, query_EHD, key_EHD, value_EHD, scale)
+        unshared: Tensor = _SelectUnique.apply(out_EHD, self._first_N)  # type: ignore[no-untyped-call]
+        return unshared
 
 
 class _PaddedBlock:

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from sleuth.config.train import ModelConfig
 from sleuth.errors import ConfigError
 from sleuth.model import lm_head, load, lora
-from sleuth.model.attention import PackedLayout
+from sleuth.model.attention import PackedLayout, SharedPrefixLayout
 from sleuth.model.lora import LoRA
 from sleuth.model.packing import TEMPERATURE, Pack
 from sleuth.model.tokens import Tokens
@@ -95,7 +95,11 @@ class Policy:
 
     def states(self, pack: Pack) -> Tensor:
         """Last hidden states of a pack."""
-        layout = PackedLayout(pack.lengths, self.device)
+        layout: PackedLayout | SharedPrefixLayout
+        if pack.place_E is None:
+            layout = PackedLayout(pack.lengths, self.device)
+        else:
+            layout = SharedPrefixLayout(pack.lengths, pack.place_E)
         states_NW: Tensor = self.model.base_model(
             input_ids=pack.ids_N[None], position_ids=layout.positions_N[None], use_cache=False, layout=layout
         ).last_hidden_state[0]

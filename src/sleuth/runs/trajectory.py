@@ -1,6 +1,7 @@
 """Trajectories as JSON rows: conversion for writing, and schemas for reading."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from reprlib import repr as shorten
 from typing import Annotated, Any, TypeVar
 
@@ -43,6 +44,7 @@ def trajectory_row(trajectory: Trajectory, score: Score | None) -> Row:
         "stop": trajectory.stop.value,
         "failure": trajectory.failure,
         **({} if trajectory.reward is None else {"reward": _score_row(trajectory.reward)}),
+        **({} if trajectory.branch is None else {"branch": asdict(trajectory.branch)}),
         "score": None if score is None else _score_row(score),
     }
 
@@ -220,11 +222,20 @@ class SegmentRow(TokensRow):
     temperatures: list[Number] = []
 
 
+class BranchRow(RowSchema):
+    """The place of a trajectory in a tree of rollouts; see `records.Branch`."""
+
+    tree: Count
+    parent: Count | None = None
+    shared: Count = 0
+
+
 class FullRow(TokensRow, RowText, RowHeader):
     """Every field that is displayed."""
 
     segments: Sequence[SegmentRow] | None = None
     reward: ScoreRow | None = None
+    branch: BranchRow | None = None
     failure: str | None = None
     seconds: Number | None = None
 

@@ -50,7 +50,7 @@ class LocalBackend:
         engine, publisher = build_engine(config, learner, run.path)
         observer.log(Lockstep.resolve(config, learner.policy.device.type).line(config.concurrency))
         agent = build_runner(config, engine, learner.policy.tokens, index, run.path / SEARCHES, tools)
-        episodes = LocalEpisodes(agent, config.concurrency)
+        episodes = LocalEpisodes(agent, config.concurrency, config.train.samples)
         parts = RolloutParts(engine, publisher, agent, episodes, config.concurrency)
         if isinstance(publisher, SentWeights):
             return replace(parts, metrics=lambda _: publisher.totals.collect())

@@ -5,14 +5,15 @@ A trajectory has one reward, baseline and KL penalty, however many segments hold
 Suffixes: N trajectories, S trained tokens of one trajectory, T trained tokens of all of them, K turns.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from sleuth.algorithms import gae, kl
-from sleuth.algorithms.advantage import divisor, penalise_overlong, whiten
+from sleuth.algorithms import gae, kl, tree
+from sleuth.algorithms.advantage import penalise_overlong, whiten
 from sleuth.config.algorithm import AlgorithmConfig
 from sleuth.records import Group, StopReason, Trajectory
 from sleuth.train import objective
@@ -91,13 +92,55 @@ def attach_advantages(
         return _attach_gae(experiences, rewards_N, divergence, algorithm, kl_coefficient)
     sums_N = torch.stack([each_S.sum() for each_S in divergence])
     net_N = kl.subtract_penalty(rewards_N, sums_N, kl_coefficient) if penalised else rewards_N
-    advantages_N = objective.advantages(algorithm, net_N, groups_N)
-    tokens = [value.expand(len(each)).float() for each, value in zip(experiences, advantages_N, strict=True)]
+    trees_N = tree_numbers(experiences)
+    advantages_N = objective.advantages(algorithm, net_N, groups_N, trees_N)
+    tokens = spread_over_tokens(experiences, advantages_N, groups_N)
     if experiences and "turn_reward" in experiences[0].columns:
         # Reward-to-go: a token is not credited for earlier turns. The baseline is still computed per trajectory.
-        for index, scale in enumerate(divisor(algorithm.advantage, net_N, groups_N)):
+        for index, scale in enumerate(objective.divisor(algorithm, net_N, groups_N, trees_N)):
             tokens[index] = tokens[index] - _paid_before(experiences[index]) / scale
     return [each.with_columns(advantage=value_S) for each, value_S in zip(experiences, tokens, strict=True)]
+
+
+def rewards_to_go(experiences: Sequence[Experience], rewards_N: Tensor) -> list[Tensor]:
+    """Return for each token what its trajectory earned from the token's turn on."""
+    paid = [_paid_before(each) if "turn_reward" in each.columns else torch.zeros(len(each)) for each in experiences]
+    return [reward - paid_S for reward, paid_S in zip(rewards_N, paid, strict=True)]
+
+
+def tree_numbers(experiences: Sequence[Experience]) -> Tensor | None:
+    """Return the number of each trajectory's tree within its group; None without trees."""
+    branches = [each.trajectory.branch for each in experiences]
+    trees = [each.tree for each in branches if each is not None]
+    return torch.tensor(trees) if trees and len(trees) == len(branches) else None
+
+
+def spread_over_tokens(experiences: Sequence[Experience], values_N: Tensor, groups_N: Tensor) -> list[Tensor]:
+    """Give each token the value of its trajectory; in a tree, the mean value of all leaves that contain the token."""
+    tokens = [value.expand(len(each)).float() for each, value in zip(experiences, values_N, strict=True)]
+    indices = {
+        (group, each.trajectory.sample): index
+        for index, (group, each) in enumerate(zip(groups_N.tolist(), experiences, strict=True))
+    }
+    branches: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    parents: list[int | None] = []
+    for index, (group, each) in enumerate(zip(groups_N.tolist(), experiences, strict=True)):
+        branch = each.trajectory.branch
+        # The reward of the parent may have failed: then its tokens train nowhere.
+        parents.append(None if branch is None or branch.parent is None else indices.get((group, branch.parent)))
+        if branch is not None and (parent := parents[-1]) is not None:
+            branches[parent].append((index, branch.shared))
+    if not branches:
+        return tokens
+    sums_N, counts_N = tree.subtree_sums(values_N.double(), parents)
+    for parent, found in branches.items():
+        if not experiences[parent].rows:
+            continue
+        below, shared = (list(each) for each in zip(*found, strict=True))
+        (row,) = experiences[parent].rows
+        call = sums_N[below], counts_N[below], torch.tensor(shared), row.positions_S
+        tokens[parent] = tree.leaf_means(values_N[parent].double(), *call).float()
+    return tokens
 
 
 def _paid_before(experience: Experience) -> Tensor:

@@ -21,17 +21,21 @@ class EpisodeRunner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LocalEpisodes:
-    """Runs episodes in this process, at most `concurrency` at a time over all calls; groups drawn first go first."""
+    """Runs episodes in this process, at most `concurrency` at a time over all calls; groups drawn first go first.
+
+    `samples` is the number of episodes per group, if a call may have fewer tasks.
+    """
 
     agent: Runner
     concurrency: int
+    samples: int = 0
     slots: asyncio.Semaphore = field(init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "slots", asyncio.Semaphore(self.concurrency))
 
     async def run(self, tasks: Sequence[Task]) -> list[Trajectory]:
-        first = tasks[0].group * len(tasks) if tasks else 0
+        first = tasks[0].group * (self.samples or len(tasks)) if tasks else 0
         return await run_batch(_Limited(self.agent, self.slots, first), tasks, self.concurrency)
 
 

@@ -55,12 +55,18 @@ class Experience:
 
 
 def experience_rows(experiences: Sequence[Experience]) -> list[Row]:
-    """Return the rows of all experiences with their columns, numbered by trajectory."""
+    """Return the rows of all experiences with their columns, numbered by trajectory; those of a tree are a family."""
+    trees: dict[tuple[int, int], int] = {}
     return [
-        replace(row, columns=_select(each, place_R), trajectory=number)
+        replace(row, columns=_select(each, place_R), trajectory=number, family=_family(each.trajectory, trees))
         for number, each in enumerate(experiences)
         for row, place_R in zip(each.rows, each.places, strict=True)
     ]
+
+
+def _family(trajectory: Trajectory, trees: dict[tuple[int, int], int]) -> int | None:
+    branch = trajectory.branch
+    return None if branch is None else trees.setdefault((trajectory.group, branch.tree), len(trees))
 
 
 def _select(experience: Experience, place_R: Tensor) -> Mapping[str, Tensor]:

@@ -146,6 +146,26 @@ def episode_metrics(groups: Sequence[Group]) -> Metrics:
         "group/with_spread": sum(map(has_spread, groups)) / len(groups),
         **({"policy/likelihood_right": sum(right) / len(right)} if right else {}),
         **segment_metrics(trajectories),
+        **tree_metrics(groups),
+    }
+
+
+def tree_metrics(groups: Sequence[Group]) -> Metrics:
+    """Compute episodes per tree, the fraction of sampled tokens that they share, and of trees with reward spread."""
+    returns: dict[tuple[int, int], list[float]] = defaultdict(list)
+    own = whole = 0
+    for number, group in enumerate(groups):
+        for each, score in zip(group.trajectories, group.scores, strict=True):
+            if each.branch is not None:
+                returns[number, each.branch.tree].append(score.episode_return)
+                own += len(each.logprobs)
+                whole += sum(turn.tokens for turn in each.turns)
+    if not returns:
+        return {}
+    return {
+        "tree/leaves": sum(map(len, returns.values())) / len(returns),
+        "tree/shared_tokens": 1.0 - own / whole if whole else 0.0,
+        "tree/with_spread": sum(len(set(each)) > 1 for each in returns.values()) / len(returns),
     }
 
 

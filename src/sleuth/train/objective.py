@@ -8,7 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from sleuth.algorithms import advantage, correction, loss
+from sleuth.algorithms import advantage, correction, loss, tree
 from sleuth.algorithms.correction import Correction, Level, Rejection
 from sleuth.algorithms.loss import Bounds, Sampled, TokenLoss
 from sleuth.config.algorithm import LEVELS, AlgorithmConfig, CorrectionConfig
@@ -22,18 +22,30 @@ CORRECTION = Contract(("old_T", "rollout_T", "row_T"), "a Tensor of shape (T,) o
 
 def require(algorithm: AlgorithmConfig) -> None:
     """Raise ConfigError if a name is unknown or a function is unusable."""
-    resolve("algorithm.advantage", algorithm.advantage, {**advantage.ADVANTAGES, "gae": None}, ADVANTAGE)
+    names = {"tree_grpo": None, **advantage.ADVANTAGES, "gae": None}
+    resolve("algorithm.advantage", algorithm.advantage, names, ADVANTAGE)
     resolve("algorithm.loss", algorithm.loss, loss.LOSSES, LOSS)
     resolve("algorithm.correction.level", algorithm.correction.level, dict.fromkeys(LEVELS), CORRECTION)
 
 
-def advantages(algorithm: AlgorithmConfig, rewards_N: Tensor, groups_N: Tensor) -> Tensor:
-    """Compute the advantage of each trajectory."""
+def advantages(
+    algorithm: AlgorithmConfig, rewards_N: Tensor, groups_N: Tensor, trees_N: Tensor | None = None
+) -> Tensor:
+    """Compute the advantage of each trajectory; `trees_N` is the number of its tree."""
     name = algorithm.advantage
+    if name == "tree_grpo" and trees_N is not None:
+        return tree.tree_grpo(rewards_N, groups_N, trees_N)
     function = resolve("algorithm.advantage", name, advantage.ADVANTAGES, ADVANTAGE)
     found_N: Tensor = call(name, function, rewards_N, groups_N)
     _require_vector(name, "", found_N, rewards_N)
     return found_N.detach() if name.startswith(IMPORT) else found_N
+
+
+def divisor(algorithm: AlgorithmConfig, rewards_N: Tensor, groups_N: Tensor, trees_N: Tensor | None = None) -> Tensor:
+    """Return what the advantage of each trajectory is divided by: 1 unless that is a standard deviation."""
+    if algorithm.advantage == "tree_grpo" and trees_N is not None:
+        return tree.tree_divisor(rewards_N, groups_N, trees_N)
+    return advantage.divisor(algorithm.advantage, rewards_N, groups_N)
 
 
 def policy_loss(algorithm: AlgorithmConfig, sampled: Sampled, bounds: Bounds) -> TokenLoss:

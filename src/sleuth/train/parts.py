@@ -13,6 +13,7 @@ from sleuth.agent import methods, protocol
 from sleuth.agent.episode import Agent
 from sleuth.agent.loading import require_search
 from sleuth.agent.tools import load_tools
+from sleuth.agent.written_answer import AnswerWriter
 from sleuth.config import recipe
 from sleuth.config.tree import Config
 from sleuth.engines.base import Engine
@@ -30,6 +31,7 @@ from sleuth.train.checkpoint import Progress, Saver
 from sleuth.train.curriculum import Curriculum
 from sleuth.train.data import QuestionStream, load_questions, prepare_sources
 from sleuth.train.guards import Verdict
+from sleuth.train.information_gain import InformationGain
 from sleuth.train.manifest import changed_versions, create_run, require_same_inputs
 from sleuth.train.metrics import finite_only
 from sleuth.train.observer import RunObserver
@@ -176,7 +178,10 @@ def assemble(
         observer.log(warning)
     learner = Learner.build(config, ranks)
     tokens = learner.policy.tokens
-    protocol.make_protocol(config.agent.protocol, tokens, tools)
+    grammar = protocol.make_protocol(config.agent.protocol, tokens, tools)
+    if config.algorithm.information_gain.coefficient:
+        gain = InformationGain(config.algorithm.information_gain, AnswerWriter(grammar, tokens))
+        learner = replace(learner, information_gain=gain)
     sources = prepare_sources(config, run, observer, ranks)
     files, held_out = load_questions(config, sources, observer)
     training = [question for file in files for question in file]

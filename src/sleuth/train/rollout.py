@@ -22,7 +22,7 @@ from sleuth.config.tree import Config
 from sleuth.engines.paged.scheduler import EngineStats
 from sleuth.evaluate.results import ScoredTrajectory
 from sleuth.gateway.outside import OutsideAgent
-from sleuth.records import Group, Question, Score, Trajectory
+from sleuth.records import Branch, Group, Question, Score, Trajectory
 from sleuth.reward.rubric import Rubric
 from sleuth.runs.interruption import INTERRUPTION
 from sleuth.train import guards
@@ -32,6 +32,7 @@ from sleuth.train.episodes import EpisodeRunner, LocalEpisodes
 from sleuth.train.metrics import RolloutCounters, Timer, episode_metrics, has_spread, stop_metrics
 from sleuth.train.publish import Publisher
 from sleuth.train.ranks import ALONE, Ranks, cancel_together
+from sleuth.train.tree import sample_trees
 
 Result = TypeVar("Result")
 POLL_SECONDS = 0.2
@@ -75,7 +76,7 @@ class RolloutSampler:
     @property
     def runner(self) -> EpisodeRunner:
         """The runner of the episodes; in this process, each has a limit of its own."""
-        return self.episodes or LocalEpisodes(self.agent, self.config.concurrency)
+        return self.episodes or LocalEpisodes(self.agent, self.config.concurrency, self.config.train.samples)
 
     async def collect(self, step: int, questions_drawn: int) -> RolloutBatch:
         """Run and score the episodes of a step, starting at this position of the question stream."""
@@ -123,23 +124,30 @@ class RolloutSampler:
         Seeds depend on the position alone, not on the step that trains on the group.
         """
         tasks = self._tasks(self.stream.take(position, 1), position // self.config.train.questions, position)
-        return await self._score(await runner.run(tasks), timer)
+        return await self._score(await self._attempt(tasks, runner), timer)
 
     async def _run(self, questions: Sequence[Question], step: int, first: int, timer: Timer) -> list[ScoredTrajectory]:
         """Run each question `train.samples` times; group ids are consecutive, starting at `first`."""
         ranks, tasks = self.ranks, self._tasks(questions, step, first)
         mine = [task for task in tasks if (task.group - first) % ranks.world == ranks.rank]
-        scored = await self._score(await cancel_together(self.runner.run(mine), ranks), timer)
+        scored = await self._score(await cancel_together(self._attempt(mine, self.runner), ranks), timer)
         gathered = ranks.gather(scored, f"the episodes of step {step + 1} from question {first}")
         every = [each for theirs in gathered for each in theirs]
         return sorted(every, key=lambda each: (each.trajectory.group, each.trajectory.sample))
 
+    async def _attempt(self, tasks: Sequence[Task], runner: EpisodeRunner) -> list[Trajectory]:
+        tree = self.config.train.tree
+        return await (sample_trees(runner.run, tasks, tree) if tree.trees else runner.run(tasks))
+
     def _tasks(self, questions: Sequence[Question], step: int, first: int) -> list[Task]:
+        """The tasks of each question: all its samples, or the first episode of each of its trees."""
         train = self.config.train
+        shared = (step + 1, train.seed, train.temperature, train.top_p, train.top_k)
+        trees = train.tree.trees
         return [
-            Task(question, first + index, sample, step + 1, train.seed, train.temperature, train.top_p, train.top_k)
+            Task(question, first + index, sample, *shared, branch=Branch(sample) if trees else None)
             for index, question in enumerate(questions)
-            for sample in range(train.samples)
+            for sample in range(trees or train.samples)
         ]
 
     async def _score(self, trajectories: Sequence[Trajectory], timer: Timer) -> list[ScoredTrajectory]:

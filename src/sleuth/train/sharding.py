@@ -43,11 +43,12 @@ def rank_packs(
 ) -> Iterator[Pack]:
     """Yield the packs of this rank, padded with empty packs, which have no scored tokens.
 
-    With `whole`, all rows of a trajectory are in one pack, which may have more than `tokens` tokens.
+    Rows of a family and, with `whole`, those of a trajectory are in one pack, which may have more than `tokens` tokens.
     """
-    units: dict[int, list[int]] = defaultdict(list)
+    units: dict[tuple[str, int], list[int]] = defaultdict(list)
     for index, row in enumerate(rows):
-        units[row.key(index) if whole else index].append(index)
+        key = ("row", row.key(index) if whole else index) if row.family is None else ("family", row.family)
+        units[key].append(index)
     members = list(units.values())
     lengths = [sum(len(rows[index].ids_L) for index in unit) for unit in members]
     every = [

@@ -6,6 +6,7 @@ Suffixes: N trajectories, S trained tokens of a trajectory, T scored tokens of a
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice, pairwise
 from math import isfinite
 
@@ -19,18 +20,27 @@ from sleuth.algorithms.normalise import token_weights
 from sleuth.config.algorithm import AlgorithmConfig, CriticConfig
 from sleuth.config.train import TrainConfig
 from sleuth.config.tree import Config
-from sleuth.model.packing import WEIGHT, Pack
+from sleuth.model.packing import WEIGHT, Pack, Row
 from sleuth.model.policy import Policy, Reference
 from sleuth.records import Group
 from sleuth.train import objective
-from sleuth.train.credit import RewardBatch, attach_advantages, attach_turn_rewards, is_trained_on, shape_rewards
+from sleuth.train.credit import (
+    RewardBatch,
+    attach_advantages,
+    attach_turn_rewards,
+    is_trained_on,
+    rewards_to_go,
+    shape_rewards,
+)
 from sleuth.train.experience import Experience, build_experiences, experience_rows
 from sleuth.train.footprint import default_pack_tokens
+from sleuth.train.information_gain import InformationGain
 from sleuth.train.metrics import Metrics, Timer, TokenLog
 from sleuth.train.models import Critic, load_critic, load_reference, load_teacher, load_trained_policy
 from sleuth.train.optimiser import Optimiser
 from sleuth.train.ranks import ALONE, Ranks, require_supported
 from sleuth.train.sharding import rank_packs, score_rows
+from sleuth.train.step_groups import attach_step_advantages
 from sleuth.train.teacher import FAILED, TEACHER, guide
 
 AllowUpdate = Callable[[float], bool]  # given the gradient norm
@@ -80,6 +90,7 @@ class Learner:
     timer: Timer = field(default_factory=Timer)
     token_log: TokenLog = field(default_factory=TokenLog)
     teacher: Reference | None = None
+    information_gain: InformationGain | None = None
 
     def __post_init__(self) -> None:
         objective.require(self.algorithm)  # reject an unknown name before the first episode
@@ -132,6 +143,11 @@ class Learner:
                 )
             if self.critic is not None:
                 experiences = self._attach("value", experiences, self.critic.values)
+        if self.information_gain is not None:
+            with self.timer.time("information_gain"):
+                score = partial(self._score_rows, score=self._policy_logprobs)
+                batch, gains = self.information_gain.add(batch, score)
+            metrics = {**metrics, **gains}
         rewards_N = shape_rewards(batch, self.algorithm, self.context)
         experiences = attach_turn_rewards(experiences, batch)
         if self.teacher is not None:
@@ -141,6 +157,10 @@ class Learner:
         experiences = attach_advantages(experiences, rewards_N, batch.groups_N, self.algorithm, rates.kl)
         if self.algorithm.likelihood.penalty != "none":
             experiences = [each.with_columns(turn=each.turn_S) for each in experiences]
+        if weight := self.algorithm.step_groups:
+            call = rewards_to_go(experiences, rewards_N), batch.groups_N, self.algorithm.advantage, weight
+            experiences, compared = attach_step_advantages(experiences, *call)
+            metrics = {**metrics, **compared}
         self.token_log.start(experiences)
         trained = [each for each in experiences if is_trained_on(each.trajectory, self.algorithm)]
         # Nearly equal consecutive mini-batches, none of them empty.
@@ -193,9 +213,11 @@ class Learner:
         return [each.with_columns(**{column: value_S}) for each, value_S in zip(experiences, values, strict=True)]
 
     def _score(self, experiences: Sequence[Experience], score: Callable[[Pack], Tensor]) -> list[Tensor]:
-        rows = experience_rows(experiences)
-        values = iter(score_rows(rows, self.pack_tokens, self.policy.device, self.ranks, score))
+        values = iter(self._score_rows(experience_rows(experiences), score))
         return [each.join(list(islice(values, len(each.rows)))) for each in experiences]
+
+    def _score_rows(self, rows: Sequence[Row], score: Callable[[Pack], Tensor]) -> list[Tensor]:
+        return score_rows(rows, self.pack_tokens, self.policy.device, self.ranks, score)
 
     def _teacher_logprobs(self, experiences: Sequence[Experience]) -> list[Tensor]:
         teacher = self.teacher

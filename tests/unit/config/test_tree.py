@@ -175,6 +175,7 @@ def test_a_run_searches_one_thing(tables: Knobs, sentence: str) -> None:
     assert sentence in str(refused.value)
 
 
+TREES: Knobs = {"train": {"samples": 6, "tree": {"trees": 2}}}
 WITHOUT_A_MASK: list[Knobs] = [{"old": "engine"}, {"correction": {"level": "token"}}, {"advantage": "gae"}]
 # Knobs of training that do not go together, and how that is said.
 USELESS: dict[str, tuple[Knobs, str]] = {
@@ -274,6 +275,45 @@ USELESS: dict[str, tuple[Knobs, str]] = {
         )
         for knobs in WITHOUT_A_MASK
     },
+    **{
+        f"tree.{name}": ({"train": {"tree": {name: 3}}}, f"{name} has no effect with train.tree.trees = 0; remove it")
+        for name in ("branches", "rounds")
+    },
+    "tree, samples": (
+        {"train": {"samples": 8, "tree": {"trees": 2}}},
+        "samples = 8 is not the number of episodes that train.tree gives: 2 trees x (1 + 2 branches x 1 rounds) = 6",
+    ),
+    "tree_grpo": (
+        {"algorithm": {"advantage": "tree_grpo"}},
+        "algorithm.advantage = tree_grpo compares the episodes of trees; set train.tree.trees",
+    ),
+    **{
+        f"information_gain.{name}": (
+            {"algorithm": {"information_gain": {name: value}}},
+            f"{name} has no effect with algorithm.information_gain.coefficient = 0; remove it",
+        )
+        for name, value in {"potential": "logprob", "terminal": "last"}.items()
+    },
+    "information_gain, method": (
+        {"algorithm": {"information_gain": {"coefficient": 0.1}}, "agent": {"method": "cot"}},
+        "algorithm.information_gain agent.method = search agent.method = cot",
+    ),
+    **{
+        f"step_groups, {name}": (
+            {"algorithm": {"advantage": name, "step_groups": 1.0}},
+            f"step_groups algorithm.advantage = grpo, dr_grpo, rloo {name}",
+        )
+        for name in ("gae", "reinforce", "reinforce_pp")
+    },
+    "step_groups, method": (
+        {"algorithm": {"step_groups": 1.0}, "agent": {"method": "cot"}},
+        "algorithm.step_groups agent.method = search agent.method = cot",
+    ),
+    "step_groups, tree": (TREES | {"algorithm": {"step_groups": 1.0}}, "algorithm.step_groups train.tree"),
+    "tree, gae": (TREES | {"algorithm": {"advantage": "gae"}}, "algorithm.advantage = gae with train.tree"),
+    "tree, kl": (TREES | {"algorithm": {"kl": {"place": "reward"}}}, "algorithm.kl.place = reward with train.tree"),
+    "tree, method": (TREES | {"agent": {"method": "cot"}}, "train.tree agent.method = search agent.method = cot"),
+    "tree, outside": (TREES | {"agent": {"run": "import:mine.agent"}}, "train.tree agent.method = search"),
     "mode": (
         {"train": {"mode": "ahead"}},
         "train.mode = ahead samples with weights one version old; choose algorithm.correction.level = token",

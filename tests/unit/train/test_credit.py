@@ -206,3 +206,12 @@ def test_the_longest_segment_is_overlong_not_their_sum(trajectory: Callable[...,
     batch = RewardBatch([each, replace(each, segments=())], torch.tensor([1.0, 1.0]), torch.tensor([0, 0]))
     shaped = shape_rewards(batch, algorithm(overlong="shape", overlong_tokens=4), 6)
     assert shaped.tolist() == [0.5, 1.0]
+
+
+@pytest.mark.parametrize("name", ["grpo", "reinforce_pp"])
+def test_turn_rewards_of_equal_returns_have_no_scale(name: str, trajectory: Callable[..., Trajectory]) -> None:
+    """The second trajectory earned as much, but at its end: there is no deviation to divide by."""
+    batch = two_turns((0.5, -0.5), 0.0, trajectory)
+    made = attach_turn_rewards(experiences(batch), batch)
+    found = attach_advantages(made, batch.rewards_N, batch.groups_N, algorithm(advantage=name), 0.0)
+    assert advantages(found) == [[0.0] * 3, [0.0] * 3]

@@ -1,0 +1,46 @@
+"""An answer as token ids of the turn that would give it, to ask a policy how likely it is in some context."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+from sleuth.agent.protocol import Protocol
+from sleuth.model.tokens import Tokens
+from sleuth.records import Answer
+
+OPENING, CLOSING = "<think>", "</think>"
+OPENING_TOKENS = 8  # more than an opened thought with the white space around it has
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenAnswer:
+    """The ids of a turn that answers; those from `first` to before `end` contain the answer itself."""
+
+    ids: tuple[int, ...]
+    first: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerWriter:
+    """Writes answers as the method `search` gives them: after a thought, which is empty here."""
+
+    protocol: Protocol
+    tokens: Tokens
+
+    def write(self, answer: str, context: Sequence[int]) -> WrittenAnswer:
+        """Write the turn that gives an answer after a context, which may have opened the thought already."""
+        opened = self.tokens.decode(context[-OPENING_TOKENS:]).rstrip().endswith(OPENING)
+        ids = self._encode(answer, opened)
+        # What differs with an answer that begins and ends with another character.
+        other = self._encode(f"{'a' if answer[:1] == '0' else '0'}{'a' if answer[-1:] == '0' else '0'}", opened)
+        first = _common_length(ids, other)
+        return WrittenAnswer(tuple(ids), first, max(first + 1, len(ids) - _common_length(ids[::-1], other[::-1])))
+
+    def _encode(self, answer: str, opened: bool) -> list[int]:
+        thought = CLOSING if opened else f"{OPENING} {CLOSING}"
+        return self.tokens.encode_trusted(f"{thought} {self.protocol.write(Answer(answer))}")
+
+
+def _common_length(first: Sequence[int], second: Sequence[int]) -> int:
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))

@@ -41,7 +41,7 @@ class Speech(Protocol):
 
     def write(self, action: ToolCall | Answer) -> str: ...
 
-    def observe(self, passage: Passage) -> list[int]:
+    def observe(self, *passages: Passage) -> list[int]:
         """Return the tokens of a search result, which begin with the end of the turn."""
 
 
@@ -61,15 +61,28 @@ class Demonstrator:
         self._world, self._tokens, self._reading = world, tokens, reading
         self._observations: dict[tuple[str, int], list[int]] = {}
 
-    def row(self, item: WorldQuestion, script: Script, speech: Speech) -> Row:
-        """Return the tokens of a demonstration and their loss weights."""
-        pieces = [(speech.prompt(item.question), 0.0)]
+    def row(
+        self,
+        item: WorldQuestion,
+        script: Script,
+        speech: Speech,
+        prompted: bool = True,
+        distract: Callable[[], int] | None = None,
+    ) -> Row:
+        """Return the tokens of a demonstration and their loss weights.
+
+        Without its prompt, it starts at the first search, whose thought is given: later thoughts then depend on that
+        thought, because there is no question to read. `distract` draws a second passage for each search result.
+        """
+        pieces = [(speech.prompt(item.question), 0.0)] if prompted else []
         for move in script:
-            pieces.append((self._tokens.encode(render_move(move, speech.write)), 1.0))
+            is_given = not prompted and move is script[0]
+            pieces.append((self._tokens.encode(render_move(move, speech.write)), 0.0 if is_given else 1.0))
             if move.action is not None:
                 pieces.append((list(speech.end), 1.0))
             if isinstance(move.action, ToolCall):
-                pieces.append((self._observation(move.row, speech)[len(speech.end) :], self._reading))
+                rows = (move.row,) if distract is None else (move.row, distract())
+                pieces.append((self._observation(rows, speech)[len(speech.end) :], self._reading))
         return row(
             [token for ids, _ in pieces for token in ids], [weight for ids, weight in pieces for _ in range(len(ids))]
         )
@@ -80,11 +93,13 @@ class Demonstrator:
         verdict = self._tokens.encode(f" {_verdict(item)} </think>")
         return row([*facts, *verdict], [0.0] * len(facts) + [1.0] * len(verdict))
 
-    def _observation(self, row: int, speech: Speech) -> list[int]:
-        """Return the tokens of a search result, cached after the first call."""
-        key = speech.name, row
+    def _observation(self, rows: tuple[int, ...], speech: Speech) -> list[int]:
+        """Return the tokens of a search result; results of one passage are cached."""
+        key = speech.name, rows[0]
+        if len(rows) > 1:
+            return speech.observe(*map(self._world.passage, rows))
         if key not in self._observations:
-            self._observations[key] = speech.observe(self._world.passage(row))
+            self._observations[key] = speech.observe(self._world.passage(rows[0]))
         return self._observations[key]
 
 

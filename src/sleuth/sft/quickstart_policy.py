@@ -44,11 +44,13 @@ class Phase:
     behaviours: Mapping[str, float]
     rows: int = 64
     drills: int = 32
+    promptless: float = 0.0  # share of the chains that are shown without their question
+    distracted: float = 0.0  # share of the demonstrations whose searches also return another passage
 
 
 SHIPPED_SEEDS = {"tags": 2, "tools": 1}  # those with the best expert; docs/quickstart.md shows the others
 PHASES = (
-    Phase("expert", 2500, 7e-4, {"expert": 0.7, "detour": 0.3}),
+    Phase("expert", 2500, 7e-4, {"expert": 0.7, "detour": 0.3}, promptless=0.3),
     Phase("mixed", 100, 4e-4, {"guess": 0.65, "stray": 0.05, "hasty": 0.1, "expert": 0.2}),
 )
 
@@ -175,7 +177,10 @@ class DemonstrationSet:
                 number = rng.randrange(len(self.worlds))
                 question = rng.choice(self.questions[number])
                 script = BEHAVIOURS[rng.choices(names, weights)[0]](question, self.worlds[number], rng)
-                rows.append(writers[number].row(question, script, speech(rng)))
+                prompted = rng.random() >= phase.promptless or is_comparison(question) or len(question.hops) < 2
+                world = self.worlds[number]
+                distract = (lambda: rng.randrange(len(world))) if rng.random() < phase.distracted else None
+                rows.append(writers[number].row(question, script, speech(rng), prompted, distract))
             for _ in range(phase.drills):
                 number = rng.randrange(len(self.worlds))
                 rows.append(writers[number].drill(rng.choice(comparisons[number])))

@@ -41,7 +41,7 @@ class Speech(Protocol):
 
     def write(self, action: ToolCall | Answer) -> str: ...
 
-    def observe(self, *passages: Passage) -> list[int]:
+    def observe(self, passage: Passage) -> list[int]:
         """Return the tokens of a search result, which begin with the end of the turn."""
 
 
@@ -61,18 +61,11 @@ class Demonstrator:
         self._world, self._tokens, self._reading = world, tokens, reading
         self._observations: dict[tuple[str, int], list[int]] = {}
 
-    def row(
-        self,
-        item: WorldQuestion,
-        script: Script,
-        speech: Speech,
-        prompted: bool = True,
-        distract: Callable[[], int] | None = None,
-    ) -> Row:
+    def row(self, item: WorldQuestion, script: Script, speech: Speech, prompted: bool = True) -> Row:
         """Return the tokens of a demonstration and their loss weights.
 
         Without its prompt, it starts at the first search, whose thought is given: later thoughts then depend on that
-        thought, because there is no question to read. `distract` draws a second passage for each search result.
+        thought, because there is no question to read.
         """
         pieces = [(speech.prompt(item.question), 0.0)] if prompted else []
         for move in script:
@@ -81,8 +74,7 @@ class Demonstrator:
             if move.action is not None:
                 pieces.append((list(speech.end), 1.0))
             if isinstance(move.action, ToolCall):
-                rows = (move.row,) if distract is None else (move.row, distract())
-                pieces.append((self._observation(rows, speech)[len(speech.end) :], self._reading))
+                pieces.append((self._observation(move.row, speech)[len(speech.end) :], self._reading))
         return row(
             [token for ids, _ in pieces for token in ids], [weight for ids, weight in pieces for _ in range(len(ids))]
         )
@@ -93,13 +85,11 @@ class Demonstrator:
         verdict = self._tokens.encode(f" {_verdict(item)} </think>")
         return row([*facts, *verdict], [0.0] * len(facts) + [1.0] * len(verdict))
 
-    def _observation(self, rows: tuple[int, ...], speech: Speech) -> list[int]:
-        """Return the tokens of a search result; results of one passage are cached."""
-        key = speech.name, rows[0]
-        if len(rows) > 1:
-            return speech.observe(*map(self._world.passage, rows))
+    def _observation(self, row: int, speech: Speech) -> list[int]:
+        """Return the tokens of a search result, cached after the first call."""
+        key = speech.name, row
         if key not in self._observations:
-            self._observations[key] = speech.observe(self._world.passage(rows[0]))
+            self._observations[key] = speech.observe(self._world.passage(row))
         return self._observations[key]
 
 

@@ -39,8 +39,8 @@ class OwnAgent:
     def write(self, action: ToolCall | Answer) -> str:
         return self.protocol.write(action)
 
-    def observe(self, *passages: Passage) -> list[int]:
-        shown = self.protocol.observe(ToolCall.search(""), (tuple(Hit(each, 0.0) for each in passages),))
+    def observe(self, passage: Passage) -> list[int]:
+        shown = self.protocol.observe(ToolCall.search(""), ((Hit(passage, 0.0),),))
         return shown.ids(self.tokens, sys.maxsize) or []
 
 
@@ -69,11 +69,9 @@ class OutsideAgent:
             action = ToolCall(self.function, {self.parameter: action.lookups[0]})
         return self.own.protocol.write(action)
 
-    def observe(self, *passages: Passage) -> list[int]:
+    def observe(self, passage: Passage) -> list[int]:
         frame = turn_frame("tool", self.own.tokens, self._functions)
-        return (
-            replace(frame, body="\n".join(each.contents for each in passages)).ids(self.own.tokens, sys.maxsize) or []
-        )
+        return replace(frame, body=passage.contents).ids(self.own.tokens, sys.maxsize) or []
 
     @property
     def _functions(self) -> tuple[Mapping[str, Any], ...]:

@@ -1,8 +1,9 @@
 """Cold start of the quickstarts: a small model and tokenizer trained from scratch on demonstrations.
 
-The first phase trains an expert: copying names, two-hop chains, and drills in comparing two facts. The second phase
-adds lower-quality behaviours, mostly guesses, so that reinforcement learning has room to improve. No
-demonstration takes three hops.
+The first phase trains an expert: copying names, two-hop chains, and drills in comparing two facts. Some chains are shown
+without their question: what is needed next must then follow from the thought before it. The second phase adds
+lower-quality behaviours, mostly guesses, so that reinforcement learning has room to improve. No demonstration takes
+three hops.
 """
 
 import json
@@ -44,8 +45,7 @@ class Phase:
     behaviours: Mapping[str, float]
     rows: int = 64
     drills: int = 32
-    promptless: float = 0.0  # share of the chains that are shown without their question
-    distracted: float = 0.0  # share of the demonstrations whose searches also return another passage
+    promptless: float = 0.0  # share of the chains of two and three hops that are shown without their question
 
 
 SHIPPED_SEEDS = {"tags": 2, "tools": 1}  # those with the best expert; docs/quickstart.md shows the others
@@ -57,7 +57,7 @@ PHASES = (
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Size of the model and of its training data; the shipped weights were trained with the defaults."""
+    """Size of the model and of its training data; docs/quickstart.md names the commits of the shipped weights."""
 
     seed: int = SHIPPED_SEEDS["tags"]
     dialect: Dialect = DIALECTS["tags"]
@@ -178,9 +178,7 @@ class DemonstrationSet:
                 question = rng.choice(self.questions[number])
                 script = BEHAVIOURS[rng.choices(names, weights)[0]](question, self.worlds[number], rng)
                 prompted = rng.random() >= phase.promptless or is_comparison(question) or len(question.hops) < 2
-                world = self.worlds[number]
-                distract = (lambda: rng.randrange(len(world))) if rng.random() < phase.distracted else None
-                rows.append(writers[number].row(question, script, speech(rng), prompted, distract))
+                rows.append(writers[number].row(question, script, speech(rng), prompted))
             for _ in range(phase.drills):
                 number = rng.randrange(len(self.worlds))
                 rows.append(writers[number].drill(rng.choice(comparisons[number])))

@@ -279,7 +279,7 @@ def test_everybody_is_served_from_few_pages_and_none_is_lost(callers: Callers, s
         if dice.random() < 0.01:
             engine.change_weights()
         engine.step()
-        known += [row.ids for row in rows[-1:]]
+        known += [row.ids.tolist() for row in rows[-1:]]
     assert engine.scheduler.pages.in_use == 0
     assert engine.scheduler.stats.preempted > 0
     assert engine.scheduler.stats.reused > 0

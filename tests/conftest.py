@@ -49,6 +49,13 @@ def _has_gpu() -> bool:
     return torch.cuda.is_available()
 
 
+def _can_broadcast() -> bool:
+    """Whether trainer and server can form a group: on CPUs they use gloo, and NCCL needs a GPU for each."""
+    import torch
+
+    return not torch.cuda.is_available() or torch.cuda.device_count() > 1
+
+
 def _has_browser() -> bool:
     return any(shutil.which(browser) for browser in BROWSERS)
 
@@ -69,6 +76,7 @@ def _can_make_namespaces() -> bool:
 
 NEEDS: dict[str, Callable[[], bool]] = {
     "gpu": _has_gpu,
+    "broadcast": _can_broadcast,
     "chromium": _has_browser,
     "vllm": lambda: Path(os.environ.get("SLEUTH_VLLM", "")).is_file(),
     "megatron": lambda: Path(os.environ.get("SLEUTH_MEGATRON", "")).is_file(),

@@ -178,7 +178,9 @@ BY_DEVICE = [
     )
 ]
 BY_BROADCAST = pytest.param(
-    partial(served, kind=SglangEngine, way="collective"), id="sglang, by broadcast", marks=pytest.mark.sglang
+    partial(served, kind=SglangEngine, way="collective"),
+    id="sglang, by broadcast",
+    marks=[pytest.mark.sglang, pytest.mark.broadcast],
 )
 SAMPLING = [*named({"paged": paged, "paged, in lockstep": partial(paged, lockstep=True)}), on_gpu(), BY_VLLM, BY_SGLANG]
 # Interpreted, operation by operation: only what a few tokens show.

@@ -1,9 +1,8 @@
 """Cold start of the quickstarts: a small model and tokenizer trained from scratch on demonstrations.
 
-The first phase trains an expert: copying names, two-hop chains, and drills in comparing two facts. Some chains are shown
-without their question: what is needed next must then follow from the thought before it. The second phase adds
-lower-quality behaviours, mostly guesses, so that reinforcement learning has room to improve. No demonstration takes
-three hops.
+The first phase trains an expert: copying names, two-hop chains, and drills in comparing two facts. Some chains have no
+question: what is needed next must then follow from the thought before it. The second phase adds lower-quality
+behaviours, mostly guesses, so that reinforcement learning has room to improve. No demonstration takes three hops.
 """
 
 import json
@@ -45,7 +44,7 @@ class Phase:
     behaviours: Mapping[str, float]
     rows: int = 64
     drills: int = 32
-    promptless: float = 0.0  # share of the chains of two and three hops that are shown without their question
+    promptless: float = 0.0  # share of the chains of two and three hops whose question is left out
 
 
 SHIPPED_SEEDS = {"tags": 2, "tools": 1}  # those with the best expert; docs/quickstart.md shows the others

@@ -121,3 +121,16 @@ def weights_of(row: Row) -> list[float]:
     weights = torch.zeros(len(row.ids_L))
     weights[row.positions_S] = row.columns[WEIGHT]
     return weights.tolist()
+
+
+def test_without_its_question_a_demonstration_starts_at_the_first_search(
+    world: World, questions: list[WorldQuestion], demonstrator: Demonstrator, plain: Tokens
+) -> None:
+    speech = OwnAgent(plain, Tags())
+    chain = next(each for each in questions if each.question.type == "two_hop")
+    script = expert(chain, world, random.Random(0))
+    whole = demonstrator.row(chain, script, speech)
+    row = demonstrator.row(chain, script, speech, prompted=False)
+    prompt, first = len(speech.prompt(chain.question)), len(plain.encode(render_move(script[0], Tags().write)))
+    assert row.ids_L.tolist() == whole.ids_L.tolist()[prompt:]
+    assert weights_of(row) == [0.0] * first + weights_of(whole)[prompt + first :]

@@ -17,6 +17,7 @@ PRIVATE = 0o700  # mode of folders with documents, questions and settings
 TEMPORARY = ".tmp-"  # separates the owner from the final name
 ASIDE = "old-"  # prefix of a folder moved aside while its replacement is renamed
 OWNER = re.compile(r"\.([0-9a-f]{8})-(\d{1,9})-[0-9a-f]{6}")  # host, process id, random suffix
+TORCH_WRITER = "inline_container"  # the source file that torch names if its writer fails
 REMEDIES = {
     errno.ENOSPC: "the disk is full; free some space and try again",
     errno.EDQUOT: "the disk quota is used up; free some space and try again",
@@ -105,6 +106,10 @@ def _remedy(error: Exception, path: Path) -> str | None:
         code = errno.ENOSPC if full else next(known, None)
     if code in REMEDIES:
         return REMEDIES[code]
+    if isinstance(error, RuntimeError) and TORCH_WRITER in str(error):
+        # A quota or a network file system may leave space free when a write fails.
+        free = shutil.disk_usage(path.parent).free / 1e9
+        return f"a write failed, with {free:.1f} GB free there; free some space and try again"
     if isinstance(error, OSError) and error.filename:
         failed = Path(error.filename)
         temporary = failed.parent == path.parent and failed.name.endswith(f"{TEMPORARY}{path.name}")

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from sleuth.errors import InputError
 from sleuth.runs.atomic import atomic_write
@@ -68,6 +69,15 @@ def test_full_disk_is_recognised_without_error_number(tmp_path: Path, monkeypatc
             disk.setattr(shutil, "disk_usage", lambda _: full)
             with pytest.raises(InputError, match="the disk is full"):
                 fail_while_writing(tmp_path / "model", error)
+
+
+def test_failed_write_of_torch_is_a_one_line_error(tmp_path: Path) -> None:
+    """Also if space is left, as with a quota: /dev/full fails every write."""
+    with pytest.raises(InputError, match=r"model cannot be written: a write failed, with [0-9.]+ GB free"):  # noqa: SIM117
+        with atomic_write(tmp_path / "model") as folder:
+            folder.mkdir()
+            torch.save({"weight": torch.zeros(1 << 20)}, "/dev/full")
+    assert names(tmp_path) == []
 
 
 def test_other_errors_pass_through(tmp_path: Path) -> None:

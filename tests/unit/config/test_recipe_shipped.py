@@ -130,7 +130,7 @@ def value(config: Config, key: str) -> object:
 
 
 def test_every_recipe_but_the_quickstarts_is_in_the_table() -> None:
-    assert {*FIGURES, "quickstart", "quickstart-tools"} == set(shipped())
+    assert {*FIGURES, "quickstart", "quickstart-hard", "quickstart-tools"} == set(shipped())
 
 
 @pytest.mark.parametrize("name", FIGURES)

@@ -150,8 +150,12 @@ class Config(Section):
         if self.agent.is_outside or self.agent.method != "search":
             source = "an outside agent" if self.agent.is_outside else f"agent.method = {self.agent.method}"
             raise ValueError(f"train.tree branches from the turns of agent.method = search, not of {source}; remove it")
-        if algorithm.advantage == "gae" or algorithm.kl.place == "reward":
-            name = "advantage = gae" if algorithm.advantage == "gae" else "kl.place = reward"
+        per_token = {
+            "advantage = gae": algorithm.advantage == "gae",
+            "kl.place = reward": algorithm.kl.place == "reward",
+            "teacher.place = reward": algorithm.teacher.policy is not None and algorithm.teacher.place == "reward",
+        }
+        for name in (name for name, is_set in per_token.items() if is_set):
             raise ValueError(
                 f"algorithm.{name} adds up rewards of single tokens, and with train.tree a branch has its first tokens "
                 "in another trajectory; change one of the two"

@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sleuth.agent.conversation import OnText
 from sleuth.agent.episode import Runner, run_batch
@@ -13,7 +13,7 @@ from sleuth.errors import InputError
 from sleuth.evaluate.folder import TIME, EvaluationFolder, row_with_passages
 from sleuth.evaluate.results import Evaluation, QuestionResult, ScoredTrajectory
 from sleuth.records import Outcome, Question, StopReason, Trajectory
-from sleuth.reward.rubric import Rubric
+from sleuth.reward.rubric import Rubric, score_by_em
 
 MAX_FAILURES = 50
 SAVE_INTERVAL = 1.0  # seconds between two writes of the elapsed time
@@ -139,16 +139,20 @@ async def evaluate_folder(
     """Ask all questions of a folder without a usable trajectory."""
     clock, locations, questions = EvaluationClock(folder), folder.locations(), folder.questions()
     missing = [each for each in range(len(questions)) if each not in locations or not locations[each].usable]
+    results: dict[int, QuestionResult] = {}
     with folder.appending() as append:
 
         def save(episode: ScoredTrajectory) -> None:
+            # As `score_folder` scores it: without the reward of an outside agent.
+            scored = replace(episode, score=score_by_em(episode.trajectory))
+            results[episode.trajectory.group] = QuestionResult.of(scored, keep_episode=False)
             append(row_with_passages(episode.trajectory, episode.score, episode.seconds))
             clock.save()
             if on_result is not None:
                 on_result(episode)
 
         try:
-            evaluation = await evaluate(
+            await evaluate(
                 agent,
                 questions,
                 Rubric(RewardConfig()),
@@ -162,4 +166,4 @@ async def evaluate_folder(
             )
         finally:
             elapsed = clock.save(force=True)
-    return Asked(elapsed, dict(zip(missing, evaluation.results, strict=True)))
+    return Asked(elapsed, results)

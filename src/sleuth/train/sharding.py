@@ -58,8 +58,9 @@ def rank_packs(
         ]
         for share in assign_rows(lengths, ranks.world)
     ]
-    # Ranks with different rows would deadlock.
-    ranks.barrier(f"a batch of {len(rows)} rows, {sum(lengths)} tokens, checksum {crc32(repr(lengths).encode()):08x}")
+    # Ranks with different rows or packs would deadlock.
+    checksum = f"checksum {crc32(repr(lengths).encode()):08x}"
+    ranks.barrier(f"a batch of {len(rows)} rows, {sum(lengths)} tokens in packs of {tokens}, {checksum}")
     for indices in every[ranks.rank]:
         yield concatenate(rows, indices, device)
     if idle := max(map(len, every)) - len(every[ranks.rank]):

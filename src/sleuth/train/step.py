@@ -105,14 +105,15 @@ class Learner:
         teacher = load_teacher(config, policy, ranks)
         optimiser = Optimiser.build(policy.model.named_parameters(), config.train, config.train.learning_rate)
         context = config.agent.context_tokens
-        settings = config.algorithm, config.train
+        # The same packs on every rank, also if their GPUs differ.
+        sizes = ranks.gather([_pack_tokens(config.train, policy)], "the size of the packs")
+        pack = min(size for (size,) in sizes)
+        settings = config.algorithm, config.train.model_copy(update={"pack_tokens": pack})
         return cls(policy, optimiser, *settings, context, reference, critic, ranks, teacher=teacher)
 
     @property
     def pack_tokens(self) -> int:
-        device = self.policy.device
-        memory = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
-        return self.train.pack_tokens or default_pack_tokens(self.policy.model.config, memory)
+        return _pack_tokens(self.train, self.policy)
 
     @property
     def critic_optimiser(self) -> Optimiser | None:
@@ -343,6 +344,12 @@ class Learner:
         tokens = clipped_value(values_T, columns["value"], columns["return"], clip)
         metrics = {**tokens.metrics, WEIGHT: torch.ones_like(columns["value"])}
         return (columns[WEIGHT] * tokens.value_T).sum(), _weighted_sums(columns[WEIGHT], metrics)
+
+
+def _pack_tokens(train: TrainConfig, policy: Policy) -> int:
+    device = policy.device
+    memory = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
+    return train.pack_tokens or default_pack_tokens(policy.model.config, memory)
 
 
 def _engine_drift(experiences: Sequence[Experience], updates: Sequence[Metrics], recomputed: bool) -> Metrics:

@@ -312,6 +312,10 @@ USELESS: dict[str, tuple[Knobs, str]] = {
     "step_groups, tree": (TREES | {"algorithm": {"step_groups": 1.0}}, "algorithm.step_groups train.tree"),
     "tree, gae": (TREES | {"algorithm": {"advantage": "gae"}}, "algorithm.advantage = gae with train.tree"),
     "tree, kl": (TREES | {"algorithm": {"kl": {"place": "reward"}}}, "algorithm.kl.place = reward with train.tree"),
+    "tree, teacher": (
+        TREES | {"algorithm": {"teacher": {"policy": "teacher"}}},
+        "algorithm.teacher.place = reward with train.tree",
+    ),
     "tree, method": (TREES | {"agent": {"method": "cot"}}, "train.tree agent.method = search agent.method = cot"),
     "tree, outside": (TREES | {"agent": {"run": "import:mine.agent"}}, "train.tree agent.method = search"),
     "mode": (

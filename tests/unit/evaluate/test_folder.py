@@ -2,12 +2,13 @@
 
 import asyncio
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sleuth.agent.conversation import OnText
 from sleuth.agent.episode import Agent
 from sleuth.agent.methods import OneTurn
 from sleuth.agent.task import Task
@@ -27,7 +28,7 @@ from sleuth.evaluate.folder import (
 from sleuth.evaluate.report import check_failures, load_results, select_transcripts, write_report
 from sleuth.evaluate.results import read_results
 from sleuth.evaluate.runner import evaluate, evaluate_folder
-from sleuth.records import Question, Score, Segment
+from sleuth.records import Question, Score, Segment, Trajectory
 from sleuth.reward.rubric import Rubric
 from sleuth.runs.json_files import read_row
 
@@ -93,6 +94,23 @@ def test_results_from_memory_equal_those_read_from_the_folder(tmp_path: Path, ag
     assert sorted(asked.results) == [3, 4, 5]
     assert all(result.episode is None for result in asked.results.values())
     assert load_results(folder, asked.results) == load_results(folder)
+
+
+@dataclass
+class SelfScoring:
+    """An agent that computes its own reward, as agents behind the gateway may."""
+
+    agent: Agent
+
+    async def run(self, task: Task, order: int = 0, on_text: OnText | None = None) -> Trajectory:
+        return replace(await self.agent.run(task, order, on_text), reward=Score(0.5, {"own": 0.7}))
+
+
+def test_the_reward_of_an_agent_is_no_result(tmp_path: Path, agent: Agent) -> None:
+    folder = new_folder(tmp_path / "e", *TEXTS)
+    asked = asyncio.run(evaluate_folder(SelfScoring(agent), folder))
+    assert load_results(folder, asked.results) == load_results(folder)
+    assert all(result.values is not None and "own" not in result.values for result in asked.results.values())
 
 
 def test_rescoring_gives_the_same_figures(tmp_path: Path, agent: Agent) -> None:

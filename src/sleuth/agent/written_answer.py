@@ -1,4 +1,4 @@
-"""An answer as token ids of the turn that would give it, to ask a policy how likely it is in some context."""
+"""An answer as token ids of the turn that would give it, used to score its likelihood under a policy."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from sleuth.model.tokens import Tokens
 from sleuth.records import Answer
 
 OPENING, CLOSING = "<think>", "</think>"
-OPENING_TOKENS = 8  # more than an opened thought with the white space around it has
+OPENING_TOKENS = 8  # upper bound on the tokens of `<think>` with surrounding whitespace
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ class DataConfig(Section):
     test: Questions | None = None
     """Held-out questions: a file or a list of files; not with a world."""
     weights: list[PositiveFloat] = []  # noqa: RUF012  pydantic copies it
-    """Proportions in which the files of data.train are asked. Default: those of their numbers of questions."""
+    """Sampling weights of the files in data.train. Default: proportional to their sizes."""
     shuffle: bool = True
     """Shuffle the training questions every epoch, by train.seed."""
 

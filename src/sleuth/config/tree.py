@@ -201,8 +201,8 @@ class Config(Section):
             )
         if train.curriculum != "none" and not self.data.shuffle:
             raise ValueError(
-                f"train.curriculum = {train.curriculum} sets the order that data.shuffle = false keeps as in the file; "
-                "remove one of the two"
+                f"train.curriculum = {train.curriculum} reorders questions, but data.shuffle = false keeps the file "
+                "order; remove one of the two"
             )
         if train.curriculum != "none" and self.data.weights:
             raise ValueError(

@@ -28,7 +28,7 @@ PATTERNS = tuple(
     + r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
     for numbers in (r"\p{N}", r"\p{N}{1,3}")
 )
-# The same of the quickstart's models, with tags and with JSON.
+# Pre-tokenizer patterns of the quickstart models (tags, JSON).
 TAG_PATTERN = r" ?</?[a-z]+>| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]|\s+"
 JSON_PATTERN = r" ?</?[a-z_]+>| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9<]+| ?<|\s+"
 PUNCTUATION = ".,;:!?()\"'-\n"

@@ -441,7 +441,7 @@ USELESS: dict[str, tuple[Knobs, str]] = {
     ),
     "curriculum": (
         {"train": {"curriculum": "spread"}, "data": {"shuffle": False}},
-        "train.curriculum = spread sets the order that data.shuffle = false keeps as in the file; remove one",
+        "train.curriculum = spread reorders questions, but data.shuffle = false keeps the file order; remove one",
     ),
     "updates": (
         {"train": {"updates": 3, "questions": 2}},

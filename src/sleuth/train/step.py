@@ -143,6 +143,7 @@ class Learner:
                 )
             if self.critic is not None:
                 experiences = self._attach("value", experiences, self.critic.values)
+        returns_N = batch.rewards_N  # before information gain: whether an episode failed (DGPO)
         if self.information_gain is not None:
             with self.timer.time("information_gain"):
                 score = partial(self._score_rows, score=self._policy_logprobs)
@@ -151,8 +152,8 @@ class Learner:
         rewards_N = shape_rewards(batch, self.algorithm, self.context)
         experiences = attach_turn_rewards(experiences, batch)
         if self.teacher is not None:
-            settings, returns_N = self.algorithm.teacher, batch.rewards_N
-            experiences, rewards_N, guided = guide(experiences, rewards_N, returns_N, settings, self._teacher_logprobs)
+            call = returns_N, self.algorithm.teacher, self._teacher_logprobs
+            experiences, rewards_N, guided = guide(experiences, rewards_N, *call)
             metrics |= guided
         experiences = attach_advantages(experiences, rewards_N, batch.groups_N, self.algorithm, rates.kl)
         if self.algorithm.likelihood.penalty != "none":

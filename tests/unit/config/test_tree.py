@@ -435,6 +435,18 @@ USELESS: dict[str, tuple[Knobs, str]] = {
         {"reward": {"useless_search": 0.1}, "agent": {"method": "rag"}},
         "reward.useless_search has no effect with agent.method = rag, which makes no searches of its own; remove it",
     ),
+    "useless_search, tools": (
+        {"reward": {"useless_search": 0.1}, "agent": {"tools": ["access"], "protocol": "tools"}},
+        "reward.useless_search has no effect agent.tools = ['access']",
+    ),
+    "useless_search, searches": (
+        {"reward": {"useless_search": 0.1}, "agent": {"searches": 0}},
+        "reward.useless_search has no effect agent.searches = 0",
+    ),
+    "information_gain, searches": (
+        {"algorithm": {"information_gain": {"coefficient": 0.1}}, "agent": {"searches": 0}},
+        "algorithm.information_gain.coefficient has no effect with agent.searches = 0",
+    ),
     "data.weights, a world": (
         {"data": {"train": ["a", "b"], "weights": [1.0, 2.0]}},
         "data.train has no effect with a generated world; remove it",

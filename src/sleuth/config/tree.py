@@ -105,7 +105,9 @@ class Config(Section):
     @model_validator(mode="after")
     def _check_reward(self) -> Self:
         agent, unused = self.agent, ""
-        if agent.method in SINGLE:
+        if agent.is_outside:
+            unused = f"{agent.source}, because only the searches of Sleuth's own agent are counted"
+        elif agent.method in SINGLE:
             unused = f"agent.method = {agent.method}, which makes no searches of its own"
         elif not agent.can_search:
             unused = f"agent.tools = {agent.tools} and agent.searches = {agent.searches}, which allow no searches"

@@ -443,6 +443,13 @@ USELESS: dict[str, tuple[Knobs, str]] = {
         {"reward": {"useless_search": 0.1}, "agent": {"searches": 0}},
         "reward.useless_search has no effect agent.searches = 0",
     ),
+    **{
+        f"useless_search, {name}": (
+            {"reward": {"useless_search": 0.1}, "agent": {name: value}},
+            f"reward.useless_search has no effect with agent.{name} = {value}",
+        )
+        for name, value in {"run": "import:a.b", "command": "node agent.js"}.items()
+    },
     "information_gain, searches": (
         {"algorithm": {"information_gain": {"coefficient": 0.1}}, "agent": {"searches": 0}},
         "algorithm.information_gain.coefficient has no effect with agent.searches = 0",

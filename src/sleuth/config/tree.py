@@ -176,8 +176,8 @@ class Config(Section):
                 )
         if algorithm.information_gain.coefficient and not agent.searches:
             raise ValueError(
-                "algorithm.information_gain.coefficient has no effect with agent.searches = 0, which allows no searches; "
-                "remove it"
+                "algorithm.information_gain.coefficient has no effect with agent.searches = 0, which allows no "
+                "searches; remove it"
             )
         if algorithm.step_groups and self.train.tree.trees:
             raise ValueError(

@@ -152,8 +152,8 @@ class Learner:
         rewards_N = shape_rewards(batch, self.algorithm, self.context)
         experiences = attach_turn_rewards(experiences, batch)
         if self.teacher is not None:
-            call = returns_N, self.algorithm.teacher, self._teacher_logprobs
-            experiences, rewards_N, guided = guide(experiences, rewards_N, *call)
+            settings = self.algorithm.teacher
+            experiences, rewards_N, guided = guide(experiences, rewards_N, returns_N, settings, self._teacher_logprobs)
             metrics |= guided
         experiences = attach_advantages(experiences, rewards_N, batch.groups_N, self.algorithm, rates.kl)
         if self.algorithm.likelihood.penalty != "none":

@@ -484,6 +484,13 @@ def test_a_knob_of_training_without_effect_is_refused(tables: Knobs, sentence: s
     assert [fact for fact in facts(sentence) if fact not in str(problem["ctx"]["error"])] == []
 
 
+@pytest.mark.parametrize("mixture", [{"five_hop": 1.0}, {"one_hop": 0.0}, {}])
+def test_a_mixture_without_a_known_question_type_is_rejected(mixture: dict[str, float]) -> None:
+    assert Config.model_validate({"world": {"mixture": {"two_hop": 1.0}}}).world
+    with pytest.raises(ValidationError, match=r"world\.mixture"):
+        Config.model_validate({"world": {"mixture": mixture}})
+
+
 @pytest.mark.parametrize("section", ["train", "world"])
 def test_a_seed_that_the_engine_would_refuse_is_refused_first(section: str) -> None:
     Config.model_validate({"world": {}, section: {"seed": 2**64 - 1}})

@@ -29,7 +29,10 @@ class AnswerWriter:
     tokens: Tokens
 
     def write(self, answer: str, context: Sequence[int]) -> WrittenAnswer:
-        """Write the turn that gives an answer after a context, which may have opened the thought already."""
+        """Write the turn that gives an answer after a context, which may have opened the thought already.
+
+        Only the last OPENING_TOKENS tokens of the context are read.
+        """
         opened = self.tokens.decode(context[-OPENING_TOKENS:]).rstrip().endswith(OPENING)
         ids = self._encode(answer, opened)
         # What differs with an answer that begins and ends with another character.

@@ -203,6 +203,14 @@ class WordEncoder:
         return [each.ids for each in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
 
 
+def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
+    """Return the length of the longest common prefix of two tuples, or two lists, of token ids."""
+    if second[: len(first)] == first:  # the usual case, without a loop in Python
+        return len(first)
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((place for place, (one, other) in pairs if one != other), min(len(first), len(second)))
+
+
 def splits_at_words(tokenizer: Tokenizer) -> bool:
     """Whether the tokenizer is known to encode a text as the concatenation of its words."""
     model = tokenizer.model

@@ -52,9 +52,14 @@ class TreeConfig(Section):
     """Rounds of branching; later rounds also draw turns of the branches."""
 
     @property
+    def leaves_per_tree(self) -> int:
+        """Episodes of a tree; 1 without trees."""
+        return 1 + self.branches * self.rounds if self.trees else 1
+
+    @property
     def leaves(self) -> int:
         """Episodes per question."""
-        return self.trees * (1 + self.branches * self.rounds)
+        return self.trees * self.leaves_per_tree
 
     @model_validator(mode="after")
     def _check_unused(self) -> Self:

@@ -6,6 +6,8 @@ from enum import StrEnum
 from itertools import chain, groupby
 from typing import Any
 
+THINK_OPEN, THINK_CLOSE = "<think>", "</think>"  # around the reasoning in the text of a turn
+
 
 @dataclass(frozen=True, slots=True)
 class Question:

@@ -11,7 +11,7 @@ from sleuth.agent.observation import Observation, sanitizer
 from sleuth.agent.tools import SEARCH, Tool, ToolResult, validate_call
 from sleuth.errors import ConfigError
 from sleuth.model.tokens import Tokens
-from sleuth.records import Action, Answer, Hit, Malformed, ToolCall
+from sleuth.records import THINK_CLOSE, THINK_OPEN, Action, Answer, Hit, Malformed, ToolCall
 
 PROBE = ToolCall.search("Oslo")
 INSTRUCTION = (
@@ -150,7 +150,7 @@ class FunctionCalls:
         inside = turn.content if turn.kind == "answer" else ""
         alone = not turn.after.strip() and not self._tag.search(inside)
         tags_before = self._tag.findall(turn.before)
-        return not isinstance(action, Malformed) and alone and tags_before in ([], ["<think>", "</think>"])
+        return not isinstance(action, Malformed) and alone and tags_before in ([], [THINK_OPEN, THINK_CLOSE])
 
     def observe(self, call: ToolCall, result: ToolResult) -> Observation:
         if isinstance(result, str):

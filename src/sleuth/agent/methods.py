@@ -15,7 +15,19 @@ from sleuth.config.agent import AgentConfig
 from sleuth.config.hooks import IMPORT, Contract, describe_exception, import_function, resolve
 from sleuth.engines.base import Session
 from sleuth.errors import ConfigError, EngineFailure, FunctionFailed, SearchUnavailable, UserError
-from sleuth.records import Answer, Hit, Malformed, Outcome, Question, StopReason, ToolCall, Trajectory, Turn
+from sleuth.records import (
+    THINK_CLOSE,
+    THINK_OPEN,
+    Answer,
+    Hit,
+    Malformed,
+    Outcome,
+    Question,
+    StopReason,
+    ToolCall,
+    Trajectory,
+    Turn,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +109,8 @@ def _accept_plain_answer(trajectory: Trajectory) -> Trajectory:
     last = trajectory.turns[-1] if trajectory.turns else None
     if last is None or trajectory.stop is not StopReason.OUT_OF_TURNS or not isinstance(last.action, Malformed):
         return trajectory
-    text = last.text.rpartition("</think>")[2].replace("<answer>", "").strip()
-    if not text or "<think>" in text:
+    text = last.text.rpartition(THINK_CLOSE)[2].replace("<answer>", "").strip()
+    if not text or THINK_OPEN in text:
         return trajectory
     answered = replace(last, action=Answer(text), outcome=Outcome.ANSWERED)
     return replace(trajectory, turns=(*trajectory.turns[:-1], answered), stop=StopReason.ANSWERED)
@@ -106,7 +118,7 @@ def _accept_plain_answer(trajectory: Trajectory) -> Trajectory:
 
 def _is_well_formed(turn: Turn, template: str, protocol: Protocol) -> bool:
     """Whether a turn has the format that its prompt requires: only an answer if the prompt does not ask for <think>."""
-    if prompts.THOUGHT in prompts.load_template(template):
+    if THINK_OPEN in prompts.load_template(template):
         return turn.formed
     if not isinstance(turn.action, Answer):
         return False
@@ -116,9 +128,9 @@ def _is_well_formed(turn: Turn, template: str, protocol: Protocol) -> bool:
 def write_answer(answer: str, template: str, protocol: Protocol, thought: str | None = None) -> str:
     """Write an answer as the model would, after a thought if the prompt requires one."""
     written = protocol.write(Answer(answer))
-    if prompts.THOUGHT not in prompts.load_template(template):
+    if THINK_OPEN not in prompts.load_template(template):
         return written
-    return f"<think> {thought or f'The answer is {answer}.'} </think> {written}"
+    return f"{THINK_OPEN} {thought or f'The answer is {answer}.'} {THINK_CLOSE} {written}"
 
 
 METHODS: dict[str, Method] = {

@@ -15,7 +15,7 @@ from sleuth.records import Answer, Question
 from sleuth.reward.answers import ABSTENTION
 
 SHIPPED = Path(__file__).with_name("prompts.toml")
-QUESTION, DOCUMENTS, EXAMPLES, THOUGHT = "{question}", "{documents}", "{examples}", "<think>"
+QUESTION, DOCUMENTS, EXAMPLES = "{question}", "{documents}", "{examples}"
 _PLACEHOLDER = re.compile(r"\{(instruction|question|form|documents|examples|abstain|unknown)\}")
 _MOST_LIKELY = "give the answer that you think most likely"
 

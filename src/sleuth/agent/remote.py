@@ -21,7 +21,7 @@ from sleuth.config.agent import AgentConfig
 from sleuth.engines.base import Sampling
 from sleuth.engines.remote import Endpoint, FunctionCall, Message, Reply, complete_chat
 from sleuth.errors import ConfigError
-from sleuth.records import Question, ToolCall, Trajectory
+from sleuth.records import THINK_CLOSE, THINK_OPEN, Question, ToolCall, Trajectory
 
 CHARACTERS_PER_TOKEN = 4  # an estimate, used if the server does not count tokens
 PROTOCOLS: dict[str, Callable[[Sequence[Tool]], Protocol]] = {
@@ -101,9 +101,9 @@ class MessageConversation:
             words = f"{words}\n{_write_call(reply.call)}".lstrip("\n")
         action = self.protocol.parse(words)
         # Some servers return the reasoning separately: it is part of the text, but no action is parsed from it.
-        thoughts = reply.reasoning.strip() if "<think>" not in words else ""
-        text = f"<think>{thoughts}</think>\n{words}" if thoughts else words
-        judged = f"<think></think>{words}" if thoughts else words
+        thoughts = reply.reasoning.strip() if THINK_OPEN not in words else ""
+        text = f"{THINK_OPEN}{thoughts}{THINK_CLOSE}\n{words}" if thoughts else words
+        judged = f"{THINK_OPEN}{THINK_CLOSE}{words}" if thoughts else words
         well_formed = self.protocol.is_well_formed(judged, action) and reply.calls <= 1
         self._call = reply.call if isinstance(action, ToolCall) else None
         # An invalid call is sent back as text, because no tool message answers it; servers reject an empty message.

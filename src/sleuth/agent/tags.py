@@ -9,7 +9,7 @@ from sleuth.agent.chat_template import Function
 from sleuth.agent.observation import MAX_CHARACTERS, Observation
 from sleuth.agent.tools import SEARCH, Tool, ToolResult, validate_call
 from sleuth.errors import ConfigError
-from sleuth.records import Action, Answer, Hit, Malformed, ToolCall
+from sleuth.records import THINK_CLOSE, THINK_OPEN, Action, Answer, Hit, Malformed, ToolCall
 
 RESERVED = ("think", "information", "answer")
 
@@ -102,7 +102,7 @@ class Tags:
         tag = action.name if isinstance(action, ToolCall) else "answer"
         # outside, <think>, thought, </think>, outside, <tag>, content, </tag>, outside
         pieces = self._any_tag.split(text)
-        return pieces[1::2] == ["<think>", "</think>", f"<{tag}>", f"</{tag}>"] and not "".join(pieces[::4]).strip()
+        return pieces[1::2] == [THINK_OPEN, THINK_CLOSE, f"<{tag}>", f"</{tag}>"] and not "".join(pieces[::4]).strip()
 
     def observe(self, call: ToolCall, result: ToolResult) -> Observation:  # noqa: ARG002  the wording is the same
         if isinstance(result, str):
@@ -139,11 +139,11 @@ class RLinfTags(Tags):
     marks: tuple[str, str] | None = (_opening, _closing)
 
     def is_well_formed(self, text: str, action: Action) -> bool:
-        opened = text if "<think>" in text else f"<think>{text}"
+        opened = text if THINK_OPEN in text else f"{THINK_OPEN}{text}"
         return super().is_well_formed(opened, action)
 
     def to_messages(self, turns: Sequence[str], observations: Sequence[Observation]) -> list[dict[str, str]]:
-        continued = [text.lstrip().removeprefix("<think>").lstrip() for text in turns[1:]]
+        continued = [text.lstrip().removeprefix(THINK_OPEN).lstrip() for text in turns[1:]]
         return super().to_messages([*turns[:1], *continued], observations)
 
     def _document(self, number: int, hit: Hit) -> str:

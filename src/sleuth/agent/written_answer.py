@@ -1,15 +1,13 @@
-"""An answer as token ids of the turn that would give it, to ask a policy how likely it is in some context."""
+"""An answer as token ids of the turn that would give it, used to score its likelihood under a policy."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 
 from sleuth.agent.protocol import Protocol
-from sleuth.model.tokens import Tokens
-from sleuth.records import Answer
+from sleuth.model.tokens import Tokens, common_prefix
+from sleuth.records import THINK_CLOSE, THINK_OPEN, Answer
 
-OPENING, CLOSING = "<think>", "</think>"
-OPENING_TOKENS = 8  # more than an opened thought with the white space around it has
+OPENING_TOKENS = 8  # upper bound on the tokens of `<think>` with surrounding whitespace
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +27,17 @@ class AnswerWriter:
     tokens: Tokens
 
     def write(self, answer: str, context: Sequence[int]) -> WrittenAnswer:
-        """Write the turn that gives an answer after a context, which may have opened the thought already."""
-        opened = self.tokens.decode(context[-OPENING_TOKENS:]).rstrip().endswith(OPENING)
+        """Write the turn that gives an answer after a context, which may have opened the thought already.
+
+        Only the last OPENING_TOKENS tokens of the context are read.
+        """
+        opened = self.tokens.decode(context[-OPENING_TOKENS:]).rstrip().endswith(THINK_OPEN)
         ids = self._encode(answer, opened)
         # What differs with an answer that begins and ends with another character.
         other = self._encode(f"{'a' if answer[:1] == '0' else '0'}{'a' if answer[-1:] == '0' else '0'}", opened)
-        first = _common_length(ids, other)
-        return WrittenAnswer(tuple(ids), first, max(first + 1, len(ids) - _common_length(ids[::-1], other[::-1])))
+        first = common_prefix(ids, other)
+        return WrittenAnswer(tuple(ids), first, max(first + 1, len(ids) - common_prefix(ids[::-1], other[::-1])))
 
     def _encode(self, answer: str, opened: bool) -> list[int]:
-        thought = CLOSING if opened else f"{OPENING} {CLOSING}"
+        thought = THINK_CLOSE if opened else f"{THINK_OPEN} {THINK_CLOSE}"
         return self.tokens.encode_trusted(f"{thought} {self.protocol.write(Answer(answer))}")
-
-
-def _common_length(first: Sequence[int], second: Sequence[int]) -> int:
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False)))

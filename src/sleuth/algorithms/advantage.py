@@ -64,7 +64,7 @@ ADVANTAGES: dict[str, Advantage] = {
 def divisor(name: str, rewards_N: Tensor, groups_N: Tensor) -> Tensor:
     """Return the divisor of the named estimator: 1 unless the estimator divides by a standard deviation.
 
-    It is infinite where there is no deviation: turn rewards that add up to equal returns have no scale.
+    Infinite where the standard deviation is zero, so turn rewards have no effect there.
     """
     if name == "grpo":
         return _without_scale(_group_divisor(rewards_N, groups_N))

@@ -1,4 +1,4 @@
-"""Step groups (GiGPO, arXiv 2505.10978): compare what came of turns that started in the same state.
+"""Step groups (GiGPO, arXiv 2505.10978): compare the returns of turns that start in the same state.
 
 Suffix: M turns of all trajectories.
 """

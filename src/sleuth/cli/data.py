@@ -14,6 +14,7 @@ from sleuth.api.progress import StageProgress
 from sleuth.cli import data_difficulty, data_questions
 from sleuth.cli.options import MAX_INT, MAX_ITEMS, MAX_SEED
 from sleuth.cli.terminal import Terminal, echo, print_markdown
+from sleuth.corpus.datasets.public import FOLDER, FOLDER_VARIABLE
 from sleuth.errors import InputError
 from sleuth.runs.atomic import require_new
 from sleuth.synthesis.world.schema import MAX_PASSAGES, MIN_PASSAGES
@@ -35,7 +36,7 @@ app.command()(data_questions.review)
 Folder = Annotated[
     Path,
     Option(
-        envvar="SLEUTH_DATA",
+        envvar=FOLDER_VARIABLE,
         help="Folder of public files, each under its hub id. Files that are already there are used, the others are "
         "downloaded into it.",
     ),
@@ -65,7 +66,7 @@ def prepare(
     answerable: Annotated[bool, Option(help="Drop questions that are marked as unanswerable.")] = False,
     duplicates: Annotated[Duplicates | None, Option(help="Repeated questions. Default: drop from train only.")] = None,
     prompt: Annotated[str, Option(help="Prompt of Parquet rows without one: name or FILE.toml:NAME.")] = "instruct",
-    folder: Folder = Path("data"),
+    folder: Folder = FOLDER,
 ) -> None:
     """Write questions.jsonl, the same questions as Parquet for Search-R1 and verl, and dropped.jsonl."""
     from sleuth.corpus.datasets.merge import MergeRules
@@ -97,7 +98,7 @@ def prepare(
 @app.command()
 def download(
     names: Annotated[list[str], Argument(help=COLLECTIONS_HELP)],
-    folder: Folder = Path("data"),
+    folder: Folder = FOLDER,
 ) -> None:
     """Download public files; interrupted downloads are resumed, and complete files are verified."""
     from sleuth.corpus.datasets import public

@@ -95,6 +95,11 @@ class AgentConfig(Section):
         return self.turns or self.searches + 1
 
     @property
+    def can_search(self) -> bool:
+        """Whether the model may call the tool search; a verl tool file provides it too."""
+        return self.searches > 0 and any(tool == "search" or tool.endswith(TOOL_FILES) for tool in self.tools)
+
+    @property
     def remote_tools(self) -> tuple[str, ...]:
         """Tools other than search that run outside this process."""
         return tuple(tool for tool in self.tools if tool.startswith("mcp:"))

@@ -1,6 +1,6 @@
 """Settings of the data: a generated world, or files with a corpus and questions."""
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -8,6 +8,7 @@ from sleuth.config.section import PositiveFloat, Section, Seed
 
 FILES = ("corpus", "train", "test")
 Questions = str | list[str]  # one file or several
+QuestionType = Literal["one_hop", "two_hop", "three_hop", "four_hop", "comparison", "yes_no"]
 
 
 class WorldConfig(Section):
@@ -17,7 +18,7 @@ class WorldConfig(Section):
     """Number of training questions."""
     seed: Seed = 0
     """Seed of the generated world."""
-    mixture: dict[str, PositiveFloat] | None = None
+    mixture: Annotated[dict[QuestionType, PositiveFloat], Field(min_length=1)] | None = None
     """Weights of the question types one_hop, two_hop, three_hop, four_hop, comparison and yes_no. Default: all but
     four_hop."""
 
@@ -30,7 +31,7 @@ class DataConfig(Section):
     test: Questions | None = None
     """Held-out questions: a file or a list of files; not with a world."""
     weights: list[PositiveFloat] = []  # noqa: RUF012  pydantic copies it
-    """Proportions in which the files of data.train are asked. Default: those of their numbers of questions."""
+    """Sampling weights of the files in data.train. Default: proportional to their sizes."""
     shuffle: bool = True
     """Shuffle the training questions every epoch, by train.seed."""
 

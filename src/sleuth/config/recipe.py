@@ -342,11 +342,12 @@ def _validate(tree: Tree) -> Config:
         return Config.model_validate(tree)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"])
+        *path, last = map(str, first["loc"] or [""])
+        key = f"a key of {'.'.join(path[:-1])}" if last == "[key]" else ".".join([*path, last])
         if first["type"] == "value_error":
             raise ConfigError(f"{key}." * bool(key) + str(first["ctx"]["error"])) from error
-        expectation = first["msg"].removeprefix("Input should be ")
-        raise ConfigError(f"{key} = {_shown(first['input'])} should be {expectation}") from error
+        expectation = first["msg"].partition(" should ")[2] or f"be valid: {first['msg']}"
+        raise ConfigError(f"{key} = {_shown(first['input'])} should {expectation}") from error
 
 
 def _unknown(key: str) -> ConfigError:

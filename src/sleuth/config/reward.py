@@ -21,7 +21,7 @@ class RewardConfig(Section):
     many_answers: bool = False
     """Divide the reward by four if a response has more than ten answer tags."""
     useless_search: NonNegativeFloat = 0.0
-    """Penalty for each search that returns no passage which is new in the episode."""
+    """Penalty for each search that returns no passage that is new to the episode."""
     concurrency: EpisodeCount = 64
     """Maximum calls of an async reward function in flight."""
     rate: PositiveFloat | None = None

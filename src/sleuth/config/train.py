@@ -44,16 +44,22 @@ class ModelConfig(Section):
 
 class TreeConfig(Section):
     trees: Annotated[int, Field(ge=0, le=1000)] = 0
-    """Trees of rollouts per question, each with one whole episode; 0 samples all episodes apart (docs/methods.md)."""
+    """Trees of rollouts per question, each with one complete episode; 0: episodes are sampled independently
+    (docs/methods.md)."""
     branches: Annotated[int, Field(gt=0, le=1000)] = 2
-    """Turns drawn per tree and round, from each of which a new episode continues."""
+    """Branch points per tree and round; each starts one new episode."""
     rounds: Annotated[int, Field(gt=0, le=1000)] = 1
     """Rounds of branching; later rounds also draw turns of the branches."""
 
     @property
+    def leaves_per_tree(self) -> int:
+        """Episodes of a tree; 1 without trees."""
+        return 1 + self.branches * self.rounds if self.trees else 1
+
+    @property
     def leaves(self) -> int:
         """Episodes per question."""
-        return self.trees * (1 + self.branches * self.rounds)
+        return self.trees * self.leaves_per_tree
 
     @model_validator(mode="after")
     def _check_unused(self) -> Self:
@@ -112,7 +118,8 @@ class TrainConfig(Section):
     gradient_clip: Annotated[float, Field(gt=0, le=1000000000000.0)] = 1.0
     """Maximum gradient norm (clipping)."""
     pack_tokens: TokenCount | None = None
-    """Tokens per packed forward pass; none: 16384, or more if they need at most a sixth of a GPU's memory."""
+    """Tokens per packed forward pass. Default: 16384; more for small models, as long as activations fit in a
+    sixth of GPU memory."""
     save_every: PositiveInt = 20
     """Steps between checkpoints."""
     keep: PositiveInt = 2

@@ -104,8 +104,14 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _check_reward(self) -> Self:
-        if self.agent.method in SINGLE:
-            unused = f"agent.method = {self.agent.method}, which makes no searches of its own"
+        agent, unused = self.agent, ""
+        if agent.is_outside:
+            unused = f"{agent.source}, because only the searches of Sleuth's own agent are counted"
+        elif agent.method in SINGLE:
+            unused = f"agent.method = {agent.method}, which makes no searches of its own"
+        elif not agent.can_search:
+            unused = f"agent.tools = {agent.tools} and agent.searches = {agent.searches}, which allow no searches"
+        if unused:
             self.reward._reject_unused(unused, "useless_search", table="reward.")
         return self
 
@@ -172,6 +178,11 @@ class Config(Section):
                 raise ValueError(
                     f"algorithm.{name} credits the turns of agent.method = search, not of {source}; remove it"
                 )
+        if algorithm.information_gain.coefficient and not agent.searches:
+            raise ValueError(
+                "algorithm.information_gain.coefficient has no effect with agent.searches = 0, which allows no "
+                "searches; remove it"
+            )
         if algorithm.step_groups and self.train.tree.trees:
             raise ValueError(
                 "algorithm.step_groups compares turns in one state, as train.tree does with the branches of a turn; "
@@ -205,8 +216,8 @@ class Config(Section):
             )
         if train.curriculum != "none" and not self.data.shuffle:
             raise ValueError(
-                f"train.curriculum = {train.curriculum} sets the order that data.shuffle = false keeps as in the file; "
-                "remove one of the two"
+                f"train.curriculum = {train.curriculum} reorders questions, but data.shuffle = false keeps the file "
+                "order; remove one of the two"
             )
         if train.curriculum != "none" and self.data.weights:
             raise ValueError(

@@ -18,6 +18,7 @@ from sleuth.errors import ConfigError, InputError
 from sleuth.evaluate.folder import EvaluationFolder
 from sleuth.evaluate.results import QuestionResult
 from sleuth.http.client import RequestFailure, RetryPolicy, receive
+from sleuth.records import THINK_CLOSE, THINK_OPEN
 from sleuth.runs.json_files import read_rows
 
 JUDGE, VERDICTS = "judge.json", "judge.jsonl"
@@ -119,8 +120,8 @@ def count_unjudged(results: Sequence[QuestionResult]) -> int:
 
 def parse_verdict(reply: str) -> float | None:
     """Return 1 for yes, 0 for no, None for unfinished reasoning or a reply with neither word or both."""
-    reply = reply.rpartition("</think>")[2].strip().lower()
-    if "<think>" in reply or len(set(_WORD.findall(reply))) != 1:
+    reply = reply.rpartition(THINK_CLOSE)[2].strip().lower()
+    if THINK_OPEN in reply or len(set(_WORD.findall(reply))) != 1:
         return None
     found = _BEGINS.match(reply) or _ENDS.match(reply)
     return None if found is None else float(found[1] == "yes")

@@ -120,8 +120,8 @@ class EvaluationClock:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """The questions that were asked now, by position, and the elapsed seconds."""
+class AnsweredQuestions:
+    """Results of the questions answered in this session, by position, and its duration."""
 
     seconds: float
     results: Mapping[int, QuestionResult]
@@ -135,7 +135,7 @@ async def evaluate_folder(
     seed: int = 0,
     concurrent: int = 128,
     on_result: OnResult | None = None,
-) -> Asked:
+) -> AnsweredQuestions:
     """Ask all questions of a folder without a usable trajectory."""
     clock, locations, questions = EvaluationClock(folder), folder.locations(), folder.questions()
     missing = [each for each in range(len(questions)) if each not in locations or not locations[each].usable]
@@ -166,4 +166,4 @@ async def evaluate_folder(
             )
         finally:
             elapsed = clock.save(force=True)
-    return Asked(elapsed, results)
+    return AnsweredQuestions(elapsed, results)

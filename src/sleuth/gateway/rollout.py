@@ -23,8 +23,20 @@ from sleuth.errors import EngineFailure
 from sleuth.gateway.api import ApiError
 from sleuth.gateway.calls import Call, Choice, FinishReason, FunctionCall, Message, OnContent, Reply, count_forks
 from sleuth.gateway.prompting import ChatPrompts, ContentStream, merge_assistant
-from sleuth.model.tokens import Tokens
-from sleuth.records import Answer, Hit, Malformed, Outcome, Score, Segment, StopReason, ToolCall, Trajectory, Turn
+from sleuth.model.tokens import Tokens, common_prefix
+from sleuth.records import (
+    THINK_CLOSE,
+    Answer,
+    Hit,
+    Malformed,
+    Outcome,
+    Score,
+    Segment,
+    StopReason,
+    ToolCall,
+    Trajectory,
+    Turn,
+)
 from sleuth.reward.rubric import RESERVED_PARTS
 
 TAGS = Tags()
@@ -348,7 +360,7 @@ class Rollout:
             raise ApiError(400, message, param="prompt")
         best: Place | None = None
         for number, strand in enumerate(self._strands):
-            length = _common_prefix(strand.ledger.ids, ids)
+            length = common_prefix(strand.ledger.ids, ids)
             if strand.role == role and length and (best is None or length > best.length):
                 best = Place(number, length)
         if best is None:
@@ -444,7 +456,7 @@ def _turn(text: str, content: str, calls: tuple[FunctionCall, ...], tokens: int,
     if isinstance(parsed, ToolCall):
         return Turn(text, parsed, Outcome.RETURNED, tokens, segment=segment)
     if isinstance(parsed, Malformed):
-        parsed = Answer(content.rpartition("</think>")[2].strip())
+        parsed = Answer(content.rpartition(THINK_CLOSE)[2].strip())
     return Turn(text, parsed, Outcome.ANSWERED, tokens, segment=segment)
 
 
@@ -481,11 +493,3 @@ def _canonical_json(text: str) -> str:
         return json.dumps(json.loads(text), sort_keys=True)
     except (ValueError, RecursionError):
         return text
-
-
-def _common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
-    if other[: len(one)] == one:
-        return len(one)
-    return next(
-        (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
-    )

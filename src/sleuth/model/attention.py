@@ -2,7 +2,8 @@
 
 Which keys a token sees is a property of the call, not of the model, so it arrives as the keyword argument `layout` of
 the forward call, never through a global. On a GPU in half precision packed attention uses the engine's own kernels:
-the forward pass is bit-identical to the engine's, and the backward pass sums in a fixed order.
+the forward pass is bit-identical to the engine's, and the backward pass sums in a fixed order, except
+where rows share prefixes (`SharedPrefixLayout`).
 
 Suffixes: N packed tokens, X query, key and value heads side by side, R rows (sequences), L tokens of the longest row,
 H heads, K key heads, D head width, T tiles, E tokens of all rows where rows share prefixes.
@@ -144,7 +145,8 @@ class PackedLayout:
 class SharedPrefixLayout:
     """Sequences whose common prefixes are packed once; `place_E` is the packed place of each token of the sequences.
 
-    Only the attention is computed per sequence: every other operation of a model works on single tokens.
+    Only the attention is computed per sequence: every other operation of a model works on single tokens. On a GPU, the
+    backward pass adds the gradients of shared tokens with atomics, so they are not reproducible bit for bit.
     """
 
     def __init__(self, lengths: Sequence[int], place_E: Tensor) -> None:

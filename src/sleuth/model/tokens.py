@@ -28,7 +28,7 @@ PATTERNS = tuple(
     + r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
     for numbers in (r"\p{N}", r"\p{N}{1,3}")
 )
-# The same of the quickstart's models, with tags and with JSON.
+# Pre-tokenizer patterns of the quickstart models (tags, JSON).
 TAG_PATTERN = r" ?</?[a-z]+>| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]|\s+"
 JSON_PATTERN = r" ?</?[a-z_]+>| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9<]+| ?<|\s+"
 PUNCTUATION = ".,;:!?()\"'-\n"
@@ -201,6 +201,14 @@ class WordEncoder:
 
     def _ids(self, texts: Sequence[str]) -> list[list[int]]:
         return [each.ids for each in self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+
+def common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
+    """Return the length of the longest common prefix of two tuples, or two lists, of token ids."""
+    if second[: len(first)] == first:  # the usual case, without a loop in Python
+        return len(first)
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((place for place, (one, other) in pairs if one != other), min(len(first), len(second)))
 
 
 def splits_at_words(tokenizer: Tokenizer) -> bool:

@@ -120,7 +120,7 @@ def markdown(comparison: Mapping[str, Any], rows: Sequence[Row]) -> str:
         "",
         "Different from the published experiment:",
         "",
-        *(f"- {line}" for line in departures or ["nothing that this command knows of"]),
+        *(f"- {line}" for line in departures or ["no known differences"]),
         "",
         f"The recipe itself, compared with the published code: {comparison['recipe_differences']}",
     ]

@@ -1,6 +1,5 @@
 """The stages of `sleuth reproduce`: questions, corpus and index, training, evaluation, comparison."""
 
-import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 from sleuth.config import recipe
 from sleuth.config.retrieval import backend_of
 from sleuth.config.tree import Config
-from sleuth.corpus.datasets.public import COLLECTIONS, FOLDER
+from sleuth.corpus.datasets.public import COLLECTIONS, data_folder
 from sleuth.errors import ConfigError
 from sleuth.pipeline.stage import Stage
 from sleuth.reproduce.published import SETS, SUITE
@@ -53,11 +52,6 @@ class ReproduceOptions:
         is_local = self.train and self.test and (self.corpus is not None or self.index is not None)
         data = None if is_local else str(data_folder())
         return {**asdict(self), "data": data, "content": {**files, "corpus": corpus, "index": index}}
-
-
-def data_folder() -> Path:
-    """The folder of public files, as in `sleuth data`."""
-    return Path(os.environ.get("SLEUTH_DATA") or FOLDER).absolute()
 
 
 @dataclass(frozen=True, slots=True)

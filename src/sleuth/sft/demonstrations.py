@@ -11,7 +11,7 @@ from typing import Protocol
 
 from sleuth.model.packing import Row, row
 from sleuth.model.tokens import Tokens
-from sleuth.records import Answer, Passage, Question, ToolCall
+from sleuth.records import THINK_CLOSE, THINK_OPEN, Answer, Passage, Question, ToolCall
 from sleuth.synthesis.world.schema import RELATIONS
 from sleuth.synthesis.world.world import Hop, World, WorldQuestion
 
@@ -47,8 +47,8 @@ class Speech(Protocol):
 
 def render_move(move: Move, write: Callable[[ToolCall | Answer], str]) -> str:
     """Format a move as the model's output."""
-    thought = f"<think> {move.thought}"
-    return thought if move.action is None else f"{thought} </think> {write(move.action)}"
+    thought = f"{THINK_OPEN} {move.thought}"
+    return thought if move.action is None else f"{thought} {THINK_CLOSE} {write(move.action)}"
 
 
 class Demonstrator:
@@ -81,8 +81,8 @@ class Demonstrator:
 
     def drill(self, item: WorldQuestion) -> Row:
         """Return a comparison drill: both facts are given, and only the verdict is trained on."""
-        facts = self._tokens.encode(f"<think> {' '.join(map(_fact, item.hops))}")
-        verdict = self._tokens.encode(f" {_verdict(item)} </think>")
+        facts = self._tokens.encode(f"{THINK_OPEN} {' '.join(map(_fact, item.hops))}")
+        verdict = self._tokens.encode(f" {_verdict(item)} {THINK_CLOSE}")
         return row([*facts, *verdict], [0.0] * len(facts) + [1.0] * len(verdict))
 
     def _observation(self, row: int, speech: Speech) -> list[int]:

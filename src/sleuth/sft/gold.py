@@ -23,7 +23,7 @@ from sleuth.agent.protocol import Protocol
 from sleuth.config.retrieval import RetrievalConfig
 from sleuth.corpus import passages
 from sleuth.errors import ConfigError, SearchUnavailable, UserError
-from sleuth.records import Answer, Hit, Passage, Question, ToolCall
+from sleuth.records import THINK_OPEN, Answer, Hit, Passage, Question, ToolCall
 from sleuth.retrieval.index import open_passages
 from sleuth.retrieval.retriever import Retriever
 from sleuth.reward.answers import ABSTENTION, cover_em, normalise
@@ -297,7 +297,7 @@ class GoldAnswerWriter:
         if question.answerable is False:
             return write_answer(ABSTENTION, self.template, self.protocol, thoughts.ABSTAIN[0])
         answer = thoughts.answer_as_written(question.golden_answers, (passage.text for passage in found))
-        if prompts.THOUGHT not in prompts.load_template(self.template):
+        if THINK_OPEN not in prompts.load_template(self.template):
             return write_answer(answer, self.template, self.protocol)
         reason = thoughts.explain_comparison(question, found)
         conclusion = thoughts.conclude(answer, random.Random(f"{self.seed}/{question.id}"))

@@ -30,9 +30,9 @@ def shuffled_order(count: int, seed: int, epoch: int) -> list[int]:
 
 
 def ranked_order(order: Sequence[int], outcomes: Sequence[str | None], recent: Sequence[int]) -> list[int]:
-    """Sort the questions by the priority of their outcomes; as many others as `recent` ones come before any of these.
+    """Sort the questions by the priority of their outcomes, stably.
 
-    Questions with the same priority keep their order.
+    At least `len(recent)` other questions precede any recent one, if there are enough.
     """
     ranked, avoided = sorted(order, key=lambda index: PRIORITY[outcomes[index]]), set(recent)
     first = [index for index in ranked if index not in avoided][: len(recent)]
@@ -98,7 +98,7 @@ class Curriculum:
         return fixed
 
     def _outcomes(self, step: int) -> dict[str, str]:
-        """Return the last outcome of each question up to a step; a step that was repeated counts as repeated."""
+        """Return the last outcome of each question up to a step; a repeated step overwrites its earlier outcomes."""
         path = self._folder / OUTCOMES
         rows = {row["step"]: row["outcomes"] for row in (read_rows(path) if path.exists() else ())}
         latest: dict[str, str] = {}

@@ -28,7 +28,7 @@ class Mixture:
     weights: tuple[float, ...]
 
     def counts(self) -> list[int]:
-        """Return how many questions of each file an epoch has: the rounded shares of all, and at least one."""
+        """Return how many questions of each file an epoch has: proportional to the weights, rounded, at least one."""
         shares = [sum(self.sizes) * weight / sum(self.weights) for weight in self.weights]
         ends = [round(end) for end in accumulate(shares)]
         return [max(1, end - begin) for begin, end in zip([0, *ends], ends, strict=False)]

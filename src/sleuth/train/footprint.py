@@ -113,8 +113,8 @@ class Setup:
     """What the memory of a step depends on.
 
     `pack` is the number of tokens of the largest pack and `scored` how many of them are sampled. `share` is the maximum
-    share of memory for the KV cache. The engine shares the trainer's weights, has a copy of them, is a server on the
-    same GPU, or runs elsewhere.
+    share of memory for the KV cache. The episodes of a tree, `tree` in number, are in one pack. The engine shares the
+    trainer's weights, has a copy of them, is a server on the same GPU, or runs elsewhere.
     """
 
     policy: ModelSize
@@ -135,6 +135,8 @@ class Setup:
     teacher: ModelSize | None = None
     critic: ModelSize | None = None
     scores_old: bool = False
+    information_gain: bool = False
+    tree: int = 1
     engine: Engine = "shared"
     ranks: int = 1
 
@@ -346,7 +348,7 @@ def predict(setup: Setup) -> Footprint:
         training = max(training, critic)
     workspace = engine_workspace(setup)
     phases = {"generate": base + workspace}
-    if setup.reference or setup.scores_old or setup.critic is not None:
+    if setup.reference or setup.scores_old or setup.information_gain or setup.critic is not None:
         phases["score"] = base + max(forward_transient(setup, setup.policy), head_bytes(setup, backward=False))
     if (teacher := setup.teacher) is not None:
         scoring = max(forward_transient(setup, teacher), head_bytes(replace(setup, policy=teacher), backward=False))

@@ -9,10 +9,11 @@ Suffixes: N trajectories, S scored tokens of a row.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from sleuth.agent.written_answer import AnswerWriter
+from sleuth.agent.written_answer import OPENING_TOKENS, AnswerWriter
 from sleuth.algorithms.information_gain import potentials, turn_gains
 from sleuth.config.algorithm import InformationGainConfig
 from sleuth.model.packing import Row
@@ -49,11 +50,10 @@ class InformationGain:
             if each is None:
                 continue
             found.append((index, each))
-            for end in each.ends:
-                for row in self._probes(batch.trajectories[index], end):
-                    rows.append(replace(row, family=index))
-                    row_contexts.append(contexts)
-                contexts += 1
+            for context, row in self._probes(batch.trajectories[index], each.ends):
+                rows.append(replace(row, family=index))
+                row_contexts.append(contexts + context)
+            contexts += len(each.ends)
         if not rows:
             return batch, {}
         values = score(rows)
@@ -63,13 +63,15 @@ class InformationGain:
         shares = potential_C.split([len(each.ends) for _, each in found])
         return self._rewarded(batch, found, shares), _metrics(shares)
 
-    def _probes(self, trajectory: Trajectory, end: int) -> Iterator[Row]:
-        """Yield a row for each gold answer after the first `end` tokens."""
-        context = trajectory.ids[:end]
-        for answer in list(dict.fromkeys(trajectory.question.golden_answers))[:MAX_ANSWERS]:
-            written = self.writer.write(answer, context)
-            positions_S = torch.arange(end + written.first, end + written.end)
-            yield Row(torch.tensor([*context, *written.ids[: written.end]]), positions_S, {})
+    def _probes(self, trajectory: Trajectory, ends: Sequence[int]) -> Iterator[tuple[int, Row]]:
+        """Yield the number of each context, the first `end` tokens, with a row for each gold answer after it."""
+        ids_L = np.array(trajectory.ids, dtype=np.int64)
+        answers = list(dict.fromkeys(trajectory.question.golden_answers))[:MAX_ANSWERS]
+        for context, end in enumerate(ends):
+            last = ids_L[max(0, end - OPENING_TOKENS) : end].tolist()
+            for written in (self.writer.write(answer, last) for answer in answers):
+                probe_L = torch.from_numpy(np.concatenate([ids_L[:end], written.ids[: written.end]]))
+                yield context, Row(probe_L, torch.arange(end + written.first, end + written.end), {})
 
     def _rewarded(
         self, batch: RewardBatch, found: Sequence[tuple[int, Contexts]], shares: Sequence[Tensor]

@@ -128,7 +128,8 @@ def describe(config: Config, device: Accelerator, models: Models, episodes: Epis
     """Translate the settings of a run whose episodes have these lengths."""
     train, lora, algorithm, policy = config.train, config.model.lora, config.algorithm, models.policy
     batch = max(1, episodes.count // episodes.updates // ranks) * episodes.tokens
-    pack = min(max(pack_tokens(config, device, policy), episodes.tokens), batch)
+    tree = train.tree.leaves_per_tree
+    pack = min(max(pack_tokens(config, device, policy), tree * episodes.tokens), batch)
     critic = (models.critic or policy) if algorithm.advantage == "gae" else None
     return Setup(
         policy=policy,
@@ -149,6 +150,8 @@ def describe(config: Config, device: Accelerator, models: Models, episodes: Epis
         teacher=models.teacher,
         critic=critic,
         scores_old=algorithm.recomputes,
+        information_gain=algorithm.information_gain.coefficient > 0,
+        tree=tree,
         engine=_engine(config, ranks),
         ranks=ranks,
     )
@@ -213,7 +216,7 @@ def _costly_changes(setup: Setup) -> Iterator[Change]:
 def _light_changes(setup: Setup) -> Iterator[dict[str, Any]]:
     """Yield smaller packs and KV caches, from none to the smallest."""
     packs: list[int | None] = [None]
-    size, least = setup.pack // 2, max(MIN_PACK, setup.context)  # an episode is never split
+    size, least = setup.pack // 2, max(MIN_PACK, setup.tree * setup.context)  # an episode or tree is never split
     while size > least:
         packs.append(size)
         size //= 2

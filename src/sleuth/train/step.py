@@ -144,6 +144,7 @@ class Learner:
                 )
             if self.critic is not None:
                 experiences = self._attach("value", experiences, self.critic.values)
+        returns_N = batch.rewards_N  # before information gain: whether an episode failed (DGPO)
         if self.information_gain is not None:
             with self.timer.time("information_gain"):
                 score = partial(self._score_rows, score=self._policy_logprobs)
@@ -152,7 +153,7 @@ class Learner:
         rewards_N = shape_rewards(batch, self.algorithm, self.context)
         experiences = attach_turn_rewards(experiences, batch)
         if self.teacher is not None:
-            settings, returns_N = self.algorithm.teacher, batch.rewards_N
+            settings = self.algorithm.teacher
             experiences, rewards_N, guided = guide(experiences, rewards_N, returns_N, settings, self._teacher_logprobs)
             metrics |= guided
         experiences = attach_advantages(experiences, rewards_N, batch.groups_N, self.algorithm, rates.kl)

@@ -118,8 +118,9 @@ def predict_seconds(setup: Setup, episodes: Episodes) -> StepTime:
     """Predict a step on one device; searches are hidden behind other episodes, except for the host's own work."""
     rates = rates_of(setup)
     models = [setup.policy] if setup.critic is None else [setup.policy, setup.critic]
-    passes = [*(setup.policy for wanted in (setup.reference, setup.scores_old) if wanted), *models[1:]]
-    passes += [setup.teacher] if setup.teacher is not None else []  # at most, as if every episode had failed
+    scored_by_policy = (setup.reference, setup.scores_old, setup.information_gain)
+    passes = [*(setup.policy for wanted in scored_by_policy if wanted), *models[1:]]
+    passes += [setup.teacher] if setup.teacher is not None else []  # upper bound: assumes every episode failed
     tokens, scored = episodes.count * episodes.tokens, episodes.sampled / episodes.tokens
     return StepTime(
         generate=_generate(setup, episodes, rates),

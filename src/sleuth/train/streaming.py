@@ -83,7 +83,7 @@ class StreamingRollouts(RolloutSchedule):
         train = sampler.config.train
         self._sampler, self._log, self._steps, self._resample = sampler, log, train.steps, train.resample
         self._episodes, self._ranks, self._curriculum = sampler.runner, sampler.ranks, sampler.stream.curriculum
-        # At most so many positions are drawn between two steps, by all ranks.
+        # Upper bound on the positions drawn between two steps, by all ranks.
         self._margin = (train.max_staleness + 2) * train.questions * (1 + train.resample)
         self._queue = GroupQueue(train.questions // sampler.ranks.world, train.max_staleness)
         self._version = 0

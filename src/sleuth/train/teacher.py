@@ -1,4 +1,6 @@
-"""Distillation-guided policy optimisation (DGPO, arXiv 2508.20324): failed episodes are drawn towards a teacher.
+"""Distillation-guided policy optimisation (DGPO, arXiv 2508.20324).
+
+A KL penalty pulls failed episodes towards a teacher.
 
 Suffixes: N trajectories, S trained tokens of a trajectory.
 """
@@ -21,8 +23,8 @@ def guide(
 ) -> tuple[list[Experience], Tensor, dict[str, float]]:
     """Penalise the KL from the teacher in episodes whose return is too low; return experiences, rewards and metrics.
 
-    In the reward, the KL of each token is paid at that token, as a turn reward is. For the loss, columns are attached.
-    `score` returns the teacher's logprobs; successful episodes are not scored.
+    In the reward, the KL of each token is charged at that token, as a turn reward is. For the loss, columns are
+    attached. `score` returns the teacher's logprobs; successful episodes are not scored.
     """
     failed = [value < settings.reward_below for value in returns_N.tolist()]
     guided = [each for each, is_failed in zip(experiences, failed, strict=True) if is_failed and len(each)]

@@ -439,13 +439,32 @@ USELESS: dict[str, tuple[Knobs, str]] = {
         {"reward": {"useless_search": 0.1}, "agent": {"method": "rag"}},
         "reward.useless_search has no effect with agent.method = rag, which makes no searches of its own; remove it",
     ),
+    "useless_search, tools": (
+        {"reward": {"useless_search": 0.1}, "agent": {"tools": ["access"], "protocol": "tools"}},
+        "reward.useless_search has no effect agent.tools = ['access']",
+    ),
+    "useless_search, searches": (
+        {"reward": {"useless_search": 0.1}, "agent": {"searches": 0}},
+        "reward.useless_search has no effect agent.searches = 0",
+    ),
+    **{
+        f"useless_search, {name}": (
+            {"reward": {"useless_search": 0.1}, "agent": {name: value}},
+            f"reward.useless_search has no effect with agent.{name} = {value}",
+        )
+        for name, value in {"run": "import:a.b", "command": "node agent.js"}.items()
+    },
+    "information_gain, searches": (
+        {"algorithm": {"information_gain": {"coefficient": 0.1}}, "agent": {"searches": 0}},
+        "algorithm.information_gain.coefficient has no effect with agent.searches = 0",
+    ),
     "data.weights, a world": (
         {"data": {"train": ["a", "b"], "weights": [1.0, 2.0]}},
         "data.train has no effect with a generated world; remove it",
     ),
     "curriculum": (
         {"train": {"curriculum": "spread"}, "data": {"shuffle": False}},
-        "train.curriculum = spread sets the order that data.shuffle = false keeps as in the file; remove one",
+        "train.curriculum = spread reorders questions, but data.shuffle = false keeps the file order; remove one",
     ),
     "updates": (
         {"train": {"updates": 3, "questions": 2}},
@@ -467,6 +486,13 @@ def test_a_knob_of_training_without_effect_is_refused(tables: Knobs, sentence: s
         Config.model_validate({"world": {}, **tables})
     (problem,) = refused.value.errors()
     assert [fact for fact in facts(sentence) if fact not in str(problem["ctx"]["error"])] == []
+
+
+@pytest.mark.parametrize("mixture", [{"five_hop": 1.0}, {"one_hop": 0.0}, {}])
+def test_a_mixture_without_a_known_question_type_is_rejected(mixture: dict[str, float]) -> None:
+    assert Config.model_validate({"world": {"mixture": {"two_hop": 1.0}}}).world
+    with pytest.raises(ValidationError, match=r"world\.mixture"):
+        Config.model_validate({"world": {"mixture": mixture}})
 
 
 @pytest.mark.parametrize("section", ["train", "world"])

@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from transformers import PreTrainedTokenizerFast
 
 from sleuth.errors import InputError
-from sleuth.model.tokens import BROKEN, PATTERNS, StopStrings, Tokens, WordEncoder, splits_at_words
+from sleuth.model.tokens import BROKEN, PATTERNS, StopStrings, Tokens, WordEncoder, common_prefix, splits_at_words
 from sleuth.sft.dialects import DIALECTS
 from sleuth.sft.quickstart_policy import build_tokenizer
 
@@ -324,3 +324,11 @@ def test_white_space_that_a_decoder_drops_at_the_beginning() -> None:
     assert tokens.decode([1, 2]) == "one two"
     assert tokens.texts()[2] == "two"
     assert ended(tokens, [1, 2], ("one ",)) == (2, "one ")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "length"),
+    [((), (1,), 0), ((1, 2), (1, 2, 3), 2), ((1, 2, 3), (1, 2), 2), ((1, 2, 3), (1, 4, 3), 1), ((2,), (1,), 0)],
+)
+def test_common_prefix(first: tuple[int, ...], second: tuple[int, ...], length: int) -> None:
+    assert common_prefix(first, second) == common_prefix(list(first), list(second)) == length

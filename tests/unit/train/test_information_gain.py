@@ -11,7 +11,7 @@ from torch import Tensor
 from sleuth.agent.protocol import make_protocol
 from sleuth.agent.tags import Tags
 from sleuth.agent.written_answer import AnswerWriter
-from sleuth.config.algorithm import InformationGainConfig
+from sleuth.config.algorithm import InformationGainConfig, TeacherConfig
 from sleuth.model.packing import Row, concatenate
 from sleuth.model.policy import Policy
 from sleuth.model.tokens import Tokens
@@ -142,3 +142,17 @@ def test_a_step_learns_from_the_gain(
         assert metrics["information_gain/search"] != 0.0
         changed = [not torch.equal(old, new) for old, (_, new) in zip(before, learner.policy.parameters(), strict=True)]
         assert any(changed) == moves
+
+
+def test_gain_does_not_turn_a_failed_episode_into_a_successful_one(
+    parts: Callable[..., Parts], tmp_path: Path, policy: Callable[..., Policy]
+) -> None:
+    """For the teacher, success is the return before the gain, which `terminal = "last"` adds to the reward."""
+    made = parts(tmp_path / "run", learning=policy(), algorithm={"advantage": "dr_grpo"})
+    guided = made.config.algorithm.model_copy(update={"teacher": TeacherConfig(policy="t", reward_below=0.1)})
+    added = gain(made.learner.policy.tokens, coefficient=1e6, terminal="last")  # more than what the returns differ by
+    learner = replace(made.learner, algorithm=guided, teacher=policy(1), information_gain=added)
+    group = Group(QUESTION, (TWICE, replace(TWICE, sample=1)), (Score(0.0, {}), Score(1.0, {})))
+    metrics = learner.learn([group], StepRates(0.0), lambda _: True, recompute=True)
+    assert metrics["information_gain/search"] != 0.0
+    assert metrics["teacher/failed"] == 0.5

@@ -85,6 +85,27 @@ def test_a_long_episode_exceeds_the_pack() -> None:
     assert plan_of("h200", "train.pack_tokens=100").setup.pack >= 4000
 
 
+TREES = ("train.samples=6", "train.tree.trees=2", "train.tree.branches=2", "train.pack_tokens=1024")
+
+
+def test_a_tree_is_never_split() -> None:
+    alone, trees = plan_of("h200", "train.pack_tokens=1024"), plan_of("a100-40", *TREES)
+    assert trees.setup.pack == 3 * alone.setup.pack
+    assert trees.footprint.phases["train"] > alone.footprint.phases["train"]
+    # A pack below the size of a tree saves nothing, so no option proposes it.
+    assert trees.options
+    sizes = [option.settings.get("train.pack_tokens") for option in trees.options]
+    assert all(size is None or size >= 3 * trees.setup.context for size in sizes)
+
+
+def test_information_gain_is_a_scoring_pass() -> None:
+    settings = ("algorithm.old=engine", "train.pack_tokens=16384")
+    without, gain = plan_of("h200", *settings), plan_of("h200", *settings, "algorithm.information_gain.coefficient=0.2")
+    assert "score" not in without.footprint.phases
+    assert gain.footprint.phases["score"] > gain.footprint.phases["optimiser"]
+    assert (without.seconds.score, gain.seconds.score > 0) == (0, True)
+
+
 def test_options_fit_and_cost_more_and_more() -> None:
     plan = plan_of("a100-80")
     assert (plan.fits, plan.verdict) == (False, "does not fit")

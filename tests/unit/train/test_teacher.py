@@ -13,11 +13,11 @@ from sleuth.config.algorithm import AlgorithmConfig, TeacherConfig
 from sleuth.config.recipe import with_absolute_paths
 from sleuth.config.tree import Config
 from sleuth.errors import ConfigError
-from sleuth.model.packing import pack, row
+from sleuth.model.packing import concatenate
 from sleuth.model.policy import Policy
 from sleuth.records import Group, Question, Segment, StopReason, Trajectory
 from sleuth.train.credit import attach_advantages
-from sleuth.train.experience import Experience, build_experiences
+from sleuth.train.experience import Experience, build_experiences, experience_rows
 from sleuth.train.manifest import hash_inputs
 from sleuth.train.ranks import ALONE
 from sleuth.train.step import Learner, StepRates
@@ -96,23 +96,27 @@ def tables(folder: Path, **teacher: Any) -> dict[str, Any]:
 def test_failed_episodes_move_the_policy_towards_the_teacher(
     place: str, tmp_path: Path, policy: Callable[..., Policy], groups: Callable[..., list[Group]]
 ) -> None:
-    """With no other reward; the teacher itself does not learn."""
+    """With no other reward, tokens that the teacher likes more become likelier; the teacher itself does not learn."""
     policy(0).save(tmp_path / "model")
     policy(1).save(tmp_path / "teacher")
     made = Learner.build(Config.model_validate(tables(tmp_path, place=place, coefficient=1.0)), ALONE)
     assert made.teacher is not None
-    (packed,) = pack([row([5, 6, 7, 8, 9], [0.0, 1.0, 1.0, 1.0, 1.0])], 100, torch.device("cpu"))
-    with torch.no_grad():
-        before = made.teacher.score(packed, 1.0)[0]
     failing = groups([[0.0, 0.0, 0.0]])
-    found = [made.learn(failing, StepRates(1e-2), lambda _: True, recompute=True) for _ in range(6)]
-    assert found[0]["teacher/failed"] == 1.0
-    # The loss draws every token to the teacher's logprob. The reward makes tokens likelier that the teacher likes more.
-    if place == "loss":
-        assert abs(found[-1]["teacher/kl"]) < abs(found[0]["teacher/kl"])
-    assert found[0]["policy/gradient_norm"] > 0
+    rows = experience_rows(build_experiences(failing[0].trajectories, 1.0))
+    packed = concatenate(rows, range(len(rows)), torch.device("cpu"))
     with torch.no_grad():
-        torch.testing.assert_close(made.teacher.score(packed, 1.0)[0], before, rtol=0, atol=0)
+        teacher_T, old_T = made.teacher.score(packed, 1.0)[0], made.policy.score(packed, 1.0)[0]
+    found = [made.learn(failing, StepRates(1e-2), lambda _: True, recompute=True)]
+    with torch.no_grad():
+        change_T, preference_T = made.policy.score(packed, 1.0)[0] - old_T, teacher_T - old_T
+    assert found[0]["teacher/failed"] == 1.0
+    # Relative to the mean, because the reward compares episodes with each other.
+    assert float(((preference_T - preference_T.mean()) * change_T).sum()) > 0
+    found += [made.learn(failing, StepRates(1e-2), lambda _: True, recompute=True) for _ in range(5)]
+    if place == "loss":  # which draws every token to the teacher's logprob
+        assert abs(found[-1]["teacher/kl"]) < abs(found[0]["teacher/kl"])
+    with torch.no_grad():
+        torch.testing.assert_close(made.teacher.score(packed, 1.0)[0], teacher_T, rtol=0, atol=0)
 
 
 def test_teacher_with_another_vocabulary_is_refused(tmp_path: Path, policy: Callable[..., Policy]) -> None:

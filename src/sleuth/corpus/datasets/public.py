@@ -18,7 +18,7 @@ from sleuth.runs.lock import acquire
 
 FLASHRAG = "RUC-NLPIR/FlashRAG_datasets"
 ASEARCHER = "inclusionAI/ASearcher-Local-Knowledge"
-FOLDER = Path("data")
+FOLDER, FOLDER_VARIABLE = Path("data"), "SLEUTH_DATA"
 PARTIAL = ".partial"
 RESERVE = 1 << 30  # bytes of disk space to leave free
 BLOCK = 1 << 20
@@ -91,6 +91,11 @@ def find_collection(name: str) -> Collection:
     if name not in COLLECTIONS:
         raise InputError(f"{name!r} is not a known download; expected one of {', '.join(COLLECTIONS)}")
     return COLLECTIONS[name]
+
+
+def data_folder() -> Path:
+    """Return the absolute folder of public files: SLEUTH_DATA, or the default."""
+    return Path(os.environ.get(FOLDER_VARIABLE) or FOLDER).absolute()
 
 
 def question_file(name: str, split: str, folder: Path = FOLDER, progress: Progress = silent) -> Path:
@@ -231,7 +236,7 @@ def _require_space(repo: str, missing: Sequence[_Download], folder: Path) -> Non
     if needed and needed + RESERVE > free:
         raise InputError(
             f"{repo} needs {needed / 1e9:,.1f} GB plus {RESERVE / 1e9:,.1f} GB in reserve, and {existing} has "
-            f"{free / 1e9:,.1f} GB free; free some space, or choose another folder with --folder or SLEUTH_DATA"
+            f"{free / 1e9:,.1f} GB free; free some space, or choose another folder with --folder or {FOLDER_VARIABLE}"
         )
 
 

@@ -15,12 +15,11 @@ from sleuth.agent.task import Task
 from sleuth.agent.tools import Failure, Tool, Toolbox, ToolResult
 from sleuth.engines.base import Completion, OnTokens, Sampling, Session
 from sleuth.errors import EngineFailure, FunctionFailed, SearchUnavailable
-from sleuth.records import Action, Answer, Hit, Malformed, ToolCall, Trajectory
+from sleuth.records import THINK_CLOSE, THINK_OPEN, Action, Answer, Hit, Malformed, ToolCall, Trajectory
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-THINK_TAGS = ("<think>", "</think>")
 _OPENING_TAG = re.compile(r"<\w+>")
 BARE_PREFIX = 8  # characters that identify an action without a tag, such as {"name":
 
@@ -171,7 +170,7 @@ class ReasoningParser:
 
     def __init__(self, prefixes: Sequence[str]) -> None:
         self._prefixes = tuple(prefixes)
-        self._tags = (*prefixes, *THINK_TAGS)
+        self._tags = (*prefixes, THINK_OPEN, THINK_CLOSE)
         self._text = ""
         self._sent = 0
 
@@ -193,7 +192,7 @@ class ReasoningParser:
     def extract(self, text: str) -> str:
         """Return the reasoning in the whole text of a turn."""
         ends = [place for prefix in self._prefixes if (place := text.find(prefix)) >= 0]
-        return re.sub("|".join(THINK_TAGS), "", text[: min(ends, default=len(text))]).strip()
+        return re.sub(f"{THINK_OPEN}|{THINK_CLOSE}", "", text[: min(ends, default=len(text))]).strip()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sleuth.engines.base import Sampling
-from sleuth.records import Passage
+from sleuth.records import THINK_CLOSE, Passage
 from sleuth.reward.answers import comparable, cover_em, exact_match, f1
 from sleuth.synthesis.candidate import Candidate
 from sleuth.synthesis.filters import UNKNOWN
@@ -91,6 +91,6 @@ def _passages(candidate: Candidate) -> list[Passage]:
 
 def first_line(reply: str) -> str:
     """Return the first line of a reply with text, without reasoning and a label such as "Answer:"."""
-    lines = (line.strip() for line in reply.rpartition("</think>")[2].splitlines())
+    lines = (line.strip() for line in reply.rpartition(THINK_CLOSE)[2].splitlines())
     line = next(filter(None, lines), "")
     return line.removeprefix("Answer:").strip(" \"'`")

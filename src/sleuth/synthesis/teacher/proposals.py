@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from sleuth.records import Passage
+from sleuth.records import THINK_CLOSE, Passage
 from sleuth.synthesis.candidate import Candidate, Evidence
 from sleuth.synthesis.filters import EDGES, covers, locate_quote, text_sentences
 from sleuth.synthesis.vocabulary import content_words
@@ -33,7 +33,7 @@ def parse_proposals(reply: str) -> list[Proposal]:
     """Read the questions of a reply; never fails. Text before the first question and unlabelled lines are ignored."""
     blocks: list[tuple[list[str], list[str], list[str]]] = []
     target: list[str] | None = None
-    for line in reply.rpartition("</think>")[2].splitlines():
+    for line in reply.rpartition(THINK_CLOSE)[2].splitlines():
         label = LABEL.match(line)
         if label is None:
             # A value may stand on the line below its label.

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from sleuth import __version__
+from sleuth.config.data import QuestionType
 from sleuth.corpus import questions
 from sleuth.corpus.questions import CORPUS, TEST, TRAIN
 from sleuth.errors import ConfigError, InputError
@@ -20,7 +21,7 @@ from sleuth.synthesis.world.names import name_variants
 from sleuth.synthesis.world.permutation import Permutation, mix64, stable_hash
 from sleuth.synthesis.world.schema import RELATIONS, Kind, Relation, Split
 
-MIXTURE: Mapping[str, float] = MappingProxyType(
+MIXTURE: Mapping[QuestionType, float] = MappingProxyType(
     {"one_hop": 0.25, "two_hop": 0.30, "three_hop": 0.15, "comparison": 0.15, "yes_no": 0.15}
 )
 FORMAT = 1  # format version of the world folder
@@ -72,7 +73,7 @@ class World:
         return map(self.passage, range(self._size))
 
     def questions(
-        self, split: Split, count: int, seed: int = 0, mixture: Mapping[str, float] = MIXTURE
+        self, split: Split, count: int, seed: int = 0, mixture: Mapping[QuestionType, float] = MIXTURE
     ) -> Iterator[WorldQuestion]:
         """Generate `count` distinct questions about one split, with question types in the proportions of `mixture`."""
         writer = _QuestionWriter(self._entities, split, lambda entity: str(self._rows.inverse(entity)))
@@ -213,7 +214,7 @@ class _QuestionWriter:
         return (value,) if relation.range is None else name_variants(relation.range, value)
 
 
-_TYPES: dict[str, Callable[[_QuestionWriter, _Draw, int], _Draft | None]] = {
+_TYPES: dict[QuestionType, Callable[[_QuestionWriter, _Draw, int], _Draft | None]] = {
     "one_hop": _QuestionWriter.one_hop,
     "two_hop": lambda writer, draw, _: writer.chain(draw, 2),
     "three_hop": lambda writer, draw, _: writer.chain(draw, 3),
@@ -233,7 +234,7 @@ def _nested(hops: Sequence[Hop]) -> str:
     return f"{word} is {' of '.join(f'the {hop.noun}' for hop in reversed(hops))} of {hops[0].subject}?"
 
 
-def _question_types(mixture: Mapping[str, float]) -> Iterator[str]:
+def _question_types(mixture: Mapping[QuestionType, float]) -> Iterator[QuestionType]:
     """Yield question types endlessly; the count of each type stays within one of its share."""
     unknown = sorted(set(mixture) - set(_TYPES))
     if unknown or not mixture or min(mixture.values()) < 0 or sum(mixture.values()) <= 0:
@@ -256,7 +257,7 @@ def write_world(
     train: int,
     test: int,
     on_row: Callable[[], object] = lambda: None,
-    mixture: Mapping[str, float] | None = None,
+    mixture: Mapping[QuestionType, float] | None = None,
 ) -> dict[str, Any]:
     """Atomically write corpus, questions and manifest to a new folder; return the manifest."""
     if folder.exists():

@@ -6,16 +6,18 @@ import tracemalloc
 from collections import Counter
 from itertools import islice
 from pathlib import Path
+from typing import Any, get_args
 
 import bm25s
 import pytest
 import Stemmer
 
+from sleuth.config.data import QuestionType
 from sleuth.corpus import questions
 from sleuth.corpus.questions import TEST
 from sleuth.errors import ConfigError, InputError
 from sleuth.synthesis.world.schema import RELATIONS, SPLITS
-from sleuth.synthesis.world.world import MIXTURE, Hop, World, WorldQuestion, write_world
+from sleuth.synthesis.world.world import _TYPES, MIXTURE, Hop, World, WorldQuestion, write_world
 
 GOLDEN = Path(__file__).parent / "golden.json"
 
@@ -111,6 +113,10 @@ def test_question_types_follow_the_mixture(world: World, asked: dict[str, list[W
     assert found == {name: round(share * 2000) for name, share in MIXTURE.items()}
     only = [generated.question.type for generated in world.questions("test", 9, mixture={"one_hop": 2, "yes_no": 1})]
     assert Counter(only) == {"one_hop": 6, "yes_no": 3}
+
+
+def test_settings_name_the_question_types_that_can_be_generated() -> None:
+    assert list(get_args(QuestionType)) == list(_TYPES)
 
 
 def test_four_hops_on_request(world: World) -> None:
@@ -249,7 +255,7 @@ def test_world_size_out_of_range(passages: int) -> None:
 
 
 @pytest.mark.parametrize("mixture", [{}, {"five_hop": 1.0}, {"one_hop": -1.0, "two_hop": 2.0}, {"one_hop": 0.0}])
-def test_invalid_mixture(mixture: dict[str, float]) -> None:
+def test_invalid_mixture(mixture: dict[Any, float]) -> None:
     with pytest.raises(ConfigError, match="mixture"):
         next(World(100, 0).questions("train", 1, mixture=mixture))
 

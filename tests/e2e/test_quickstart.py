@@ -31,7 +31,7 @@ def quick(bench: Bench) -> Any:
 
 def test_policy_knows_the_grammar_and_has_the_search_to_learn(bench: Bench, quick: Any) -> None:
     found = json.loads((bench.path / "quick" / "summary.json").read_text())
-    assert found["em_before"]["value"] <= 0.3
+    assert found["em_before"]["value"] <= 0.4
     assert found["ceiling"] is None
     rows = [row for step in (1, 2) for row in read_rows(bench.run("quick").trajectories(step))]
     assert sum(row["stop"] == "answered" for row in rows) > len(rows) / 2

@@ -27,7 +27,8 @@ class Published:
 SEARCH_R1 = "arXiv 2503.09516v5"
 AGENT_LIGHTNING = "microsoft/agent-lightning, examples/search_r1, version 0.3"
 # By recipe, the model of the recipe first. Empty: the authors published no figures on these sets. The rows of the base
-# 3B and of the instruct 7B were read in arXiv 2512.04220v2, tables 1 and 2, which quote the paper of Search-R1.
+# 3B, of the instruct 7B, and of the base 7B with GRPO were read in arXiv 2512.04220v2, tables 1 and 2, which quote
+# Search-R1.
 PUBLISHED: dict[str, tuple[Published, ...]] = {
     "search-r1-ppo-qwen2.5-3b": (
         Published("Qwen/Qwen2.5-3B", 0.303, SEARCH_R1, (0.406, 0.587, 0.435, 0.284, 0.273, 0.049, 0.088)),
